@@ -1,0 +1,54 @@
+"""Batched placement of ML models on inference delivery networks, with a certified distance to the optimum."""
+
+from idn_torch.bounds import Cuts, upper_bound
+from idn_torch.build import build_problem
+from idn_torch.errors import IDNError, InputError, ProblemError, RoutingError, ScenarioError
+from idn_torch.gain import (
+    gain,
+    gain_and_subgradient,
+    potential_capacity,
+    serving_cost,
+    subgradient,
+    subgradient_autograd,
+)
+from idn_torch.infida import Infida
+from idn_torch.mirror import mirror_ascent_step
+from idn_torch.popularity import Popularity
+from idn_torch.problem import Problem
+from idn_torch.projection import project
+from idn_torch.rounding import depround
+from idn_torch.scenario import load_problem
+from idn_torch.serving import Served, serve
+from idn_torch.simulation import Result, run
+from idn_torch.theory import theory
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cuts",
+    "IDNError",
+    "Infida",
+    "InputError",
+    "Popularity",
+    "Problem",
+    "ProblemError",
+    "Result",
+    "RoutingError",
+    "ScenarioError",
+    "Served",
+    "build_problem",
+    "depround",
+    "gain",
+    "gain_and_subgradient",
+    "load_problem",
+    "mirror_ascent_step",
+    "potential_capacity",
+    "project",
+    "run",
+    "serve",
+    "serving_cost",
+    "subgradient",
+    "subgradient_autograd",
+    "theory",
+    "upper_bound",
+]

@@ -1,0 +1,48 @@
+"""The feasible set of each node: which models it may choose from, and with how much budget.
+
+Source: inference delivery networks paper, eqs. (1)-(3) and (17).
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["FeasibleSet", "feasible_set"]
+
+
+class FeasibleSet(NamedTuple):
+    """Per node: the entries it decides over and the budget left for them.
+
+    Attributes:
+        free: `(..., V, M)` bool, entries that are neither fixed at 1 nor excluded for being larger than the budget.
+        fixed: `(..., V, M)` bool, entries held at 1 (repository models).
+        budgets: b', `(..., V)`, the budget less the sizes of the fixed entries.
+        holds_all: `(..., V)` bool, nodes where every free entry fits, so that y = 1 there.
+    """
+
+    free: Tensor
+    fixed: Tensor
+    budgets: Tensor
+    holds_all: Tensor
+
+    def complete(self, y: Tensor) -> Tensor:
+        """`y` on nodes that choose, 1 on free entries of nodes that hold everything and on fixed ones, else 0."""
+        y = torch.where(self.free, y, 0.0)
+        return torch.where(self.fixed | (self.free & self.holds_all[..., None]), 1.0, y)
+
+
+def feasible_set(sizes: Tensor, budgets: Tensor, fixed: Tensor | None) -> FeasibleSet:
+    """Split each node's budget between fixed entries and the free choice; assumes b' >= 0.
+
+    Args:
+        sizes: s > 0, `(..., V, M)`.
+        budgets: b, totals with the fixed entries included, `(..., V)`.
+        fixed: omega, entries held at 1, `(..., V, M)` bool; None for none.
+    """
+    if fixed is None:
+        fixed = torch.zeros_like(sizes, dtype=torch.bool)
+    left = budgets - torch.where(fixed, sizes, 0.0).sum(-1)
+    free = ~fixed & (sizes <= left[..., None])
+    holds_all = torch.where(free, sizes, 0.0).sum(-1) <= left
+    return FeasibleSet(free, fixed, left, holds_all)

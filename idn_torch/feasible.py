@@ -43,6 +43,9 @@ def feasible_set(sizes: Tensor, budgets: Tensor, fixed: Tensor | None) -> Feasib
     if fixed is None:
         fixed = torch.zeros_like(sizes, dtype=torch.bool)
     left = budgets - torch.where(fixed, sizes, 0.0).sum(-1)
-    free = ~fixed & (sizes <= left[..., None])
-    holds_all = torch.where(free, sizes, 0.0).sum(-1) <= left
+    # Decimal sizes that add up to a budget exactly may miss it by a rounding: 0.3 - 0.1 holds 0.2.
+    slack = 8 * torch.finfo(budgets.dtype).eps * budgets
+    left = torch.where(left.abs() <= slack, 0.0, left)
+    free = ~fixed & (sizes <= (left + slack)[..., None]) & (left > 0)[..., None]
+    holds_all = torch.where(free, sizes, 0.0).sum(-1) <= left + slack
     return FeasibleSet(free, fixed, left, holds_all)

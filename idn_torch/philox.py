@@ -49,7 +49,7 @@ def uniforms(
     """
     pairs = (models + 1) // 2
     pair = torch.arange(pairs, device=seed.device)
-    out = torch.empty(*seed.shape, nodes, 2 * pairs, dtype=dtype, device=seed.device)
+    parts = [torch.empty(*seed.shape, 0, 2 * pairs, dtype=dtype, device=seed.device)]
     seed = seed[..., None, None]
     key = (seed & _LOW, (seed >> 32) & _LOW)
     step = max(1, _CHUNK // max(1, pairs * seed.numel()))
@@ -59,11 +59,13 @@ def uniforms(
         # The last word tells numbers of slot 0 from numbers without a slot.
         words = (pair, node, torch.full_like(node, slot or 0), torch.full_like(node, 0 if slot is None else 1))
         bits = philox4x32(tuple(word.expand(shape) for word in words), key)
-        for lane in (0, 1):
-            high, low = bits[2 * lane], bits[2 * lane + 1]
-            if dtype == torch.float64:
-                value = ((high << 21) | (low >> 11)).double() * 2.0**-53
-            else:
-                value = (high >> 8).to(dtype) * 2.0**-24
-            out[..., start : start + step, lane::2] = value
-    return out[..., :models]
+        lanes = [_unit(high, low, dtype) for high, low in (bits[:2], bits[2:])]
+        parts.append(torch.stack(lanes, -1).flatten(-2))
+    return torch.cat(parts, -2)[..., :models]
+
+
+def _unit(high: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
+    """The leading 53 or 24 of 64 random bits as a number in [0, 1)."""
+    if dtype == torch.float64:
+        return ((high << 21) | (low >> 11)).double() * 2.0**-53
+    return (high >> 8).to(dtype) * 2.0**-24

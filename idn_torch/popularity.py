@@ -32,8 +32,9 @@ class PopularityState(NamedTuple):
 class Popularity:
     """Each node ranks the tasks by the running mean of the requests whose path visits it.
 
-    In that order each task gets the node's model of least `d + alpha * (1 - a)` that still fits. Tasks that nobody
-    asked for yet get none, so the first slot runs on the repositories.
+    In that order each task gets the node's model of least `d + alpha * (1 - a)` that still fits; nothing is loaded
+    where that is a repository model already there. Tasks that nobody asked for yet get none, so the first slot runs
+    on the repositories.
     """
 
     discipline: Literal["fcfs", "fair"] = "fcfs"
@@ -84,9 +85,10 @@ class Popularity:
         room = where.budgets.expand(passing.shape[:-1])
         for task in passing.argsort(stable=True, dim=-1, descending=True).unbind(-1):
             wanted = passing.gather(-1, task[..., None]) > 0
-            fits = where.free & (problem.model_task == task[..., None]) & (problem.sizes <= room[..., None])
-            least, model = torch.where(fits & wanted, burden, torch.inf).min(-1, keepdim=True)
-            load = (least < torch.inf).to(x.dtype)
+            fits = (where.free & (problem.sizes <= room[..., None])) | problem.repository
+            fits = fits & (problem.model_task == task[..., None]) & wanted
+            least, model = torch.where(fits, burden, torch.inf).min(-1, keepdim=True)
+            load = (least < torch.inf).to(x.dtype) * (1 - x.gather(-1, model))
             x = x.scatter(-1, model, torch.maximum(load, x.gather(-1, model)))
             size = problem.sizes.expand(x.shape).gather(-1, model)
             room = room - (load * size)[..., 0]

@@ -84,12 +84,10 @@ def depround_kernel(y: Tensor, sizes: Tensor, uniforms: Tensor) -> Rounded:
     width = 1 << max(0, models - 1).bit_length()
     rows = shape[:-1].numel()
     y, sizes, uniforms = (tensor.expand(shape).reshape(rows, models) for tensor in (y, sizes, uniforms))
-    x = torch.empty_like(y)
-    residual = torch.empty(rows, dtype=torch.int64, device=y.device)
     step = max(1, _CHUNK // width)
-    for start in range(0, rows, step):
-        chunk = slice(start, start + step)
-        x[chunk], residual[chunk] = _tree(y[chunk], sizes[chunk], uniforms[chunk], width)
+    chunks = [slice(start, start + step) for start in range(0, rows, step)]
+    parts = [_tree(y[chunk], sizes[chunk], uniforms[chunk], width) for chunk in chunks]
+    x, residual = (torch.cat(part) for part in zip(*parts, strict=True))
     return Rounded(x.reshape(shape), residual.reshape(shape[:-1]))
 
 

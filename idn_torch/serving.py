@@ -107,10 +107,10 @@ def serve_kernel(
     capacity = problem.capacity.flatten().repeat(size)
     if discipline == "fcfs":
         priority = order.argsort(-1).flatten()
-        amount, load, full = _first_come_first_served(entries, capacity, priority, rounds or size * types + 1)
+        amount, load, full = _first_come_first_served(entries, capacity, priority, rounds)
     else:
         bottomless = problem.repository.flatten().repeat(size)
-        amount, load, full = _fair(entries, capacity, bottomless, size * types, rounds or ranks)
+        amount, load, full = _fair(entries, capacity, bottomless, size * types, ranks, rounds)
     served = r.new_zeros(size * types * ranks).index_put_((entries.slot,), amount)
     gamma = ranked.cost.expand(*batch, types, ranks).reshape(-1, ranks)
     first = ranked.first_repository.expand(*batch, types).reshape(-1, 1)
@@ -160,7 +160,7 @@ def _entries(problem: Problem, batch: torch.Size, r: Tensor, x: Tensor, everythi
 
 
 def _first_come_first_served(
-    entries: _Entries, capacity: Tensor, priority: Tensor, rounds: int
+    entries: _Entries, capacity: Tensor, priority: Tensor, rounds: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Serial dictatorship by fixed-point rounds, in whole numbers: served at each entry, load, full flags.
 
@@ -176,13 +176,13 @@ def _first_come_first_served(
     option_start = _segment_start(entries.option[by_option])
     type_start = _segment_start(entries.type)
     amount, before = torch.zeros_like(requests), torch.zeros_like(requests)
-    for done in range(1, rounds + 1):
+    for done in range(1, (priority.shape[0] + 1 if rounds is None else rounds) + 1):
         before = amount
         taken = _sum_before(amount[by_option], option_start)
         available = torch.empty_like(amount).index_copy_(0, by_option, (own_limit - taken).clamp_(min=0))
         available = torch.where(always, requests, torch.minimum(available, requests))
         amount = torch.minimum(available, (requests - _sum_before(available, type_start)).clamp_(min=0))
-        if done % _ROUNDS_PER_LOOK == 0 and rounds > _ROUNDS_PER_LOOK and torch.equal(amount, before):
+        if rounds is None and done % _ROUNDS_PER_LOOK == 0 and torch.equal(amount, before):
             break
     load = torch.zeros_like(capacity, dtype=torch.int64).index_add_(0, entries.option, amount).to(capacity.dtype)
     return amount.to(capacity.dtype), load, load >= capacity
@@ -197,8 +197,7 @@ def _sum_by_instance(values: Tensor, instance: Tensor, size: int) -> Tensor:
 def _segment_start(key: Tensor) -> Tensor:
     """Index of the first of each run of equal keys, at every element of the run."""
     index = torch.arange(key.shape[0], device=key.device)
-    first = torch.ones_like(key, dtype=torch.bool)
-    first[1:] = key[1:] != key[:-1]
+    first = (key != key.roll(1)) | (index == 0)
     return torch.where(first, index, 0).cummax(0).values
 
 
@@ -209,7 +208,7 @@ def _sum_before(values: Tensor, start: Tensor) -> Tensor:
 
 
 def _fair(
-    entries: _Entries, capacity: Tensor, bottomless: Tensor, types: int, rounds: int
+    entries: _Entries, capacity: Tensor, bottomless: Tensor, types: int, ranks: int, rounds: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Immediate acceptance with proportional rationing: served at each entry, load, full flags.
 
@@ -223,7 +222,7 @@ def _fair(
     served = capacity.new_zeros(count + 1)
     load = torch.zeros_like(capacity)
     full = (capacity <= 0) & ~bottomless
-    for done in range(1, rounds + 1):
+    for done in range(1, (ranks if rounds is None else rounds) + 1):
         alive = entries.deployed & ~full[entries.option]
         pick = torch.full_like(remaining, nobody, dtype=torch.int64)
         pick.scatter_reduce_(0, entries.type, torch.where(alive, position, nobody), "amin")
@@ -237,6 +236,6 @@ def _fair(
         load = torch.where(over, capacity, load + offered)
         full |= over
         remaining = (offer - accepted).clamp_(min=0)
-        if done % _ROUNDS_PER_LOOK == 0 and rounds > _ROUNDS_PER_LOOK and not remaining.any():
+        if rounds is None and done % _ROUNDS_PER_LOOK == 0 and not remaining.any():
             break
     return served[:-1], load, full

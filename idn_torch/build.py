@@ -118,7 +118,7 @@ def build_problem(
     room = f"its repository models take more than its budget ({size_unit}); raise the budget or move a repository"
     _check("size of the repository models", used, feasible.budgets >= 0, room, node)
     if requests is not None:
-        requests = _counts("requests", requests, dtype, device, (None, types), _Axis("slot"), kind)
+        requests = _counts("request count", requests, dtype, device, (None, types), _Axis("slot"), kind)
     if not 0 < slot_seconds < float("inf"):
         raise ProblemError(f"slot_seconds is {slot_seconds}; must be > 0 and finite")
 
@@ -244,10 +244,12 @@ def _padded(
     """R rows of different lengths as `(R, J)`."""
     if not isinstance(rows, Tensor):
         longest = max((len(row) for row in rows), default=0)
+        if longest == 0:
+            raise ProblemError(f"{what} is empty; give at least one request type, with at least one node on its path")
         rows = _tensor(what, [[*row, *[fill] * (longest - len(row))] for row in rows], dtype, device)
     rows = _tensor(what, rows, dtype, device)
     if rows.ndim != 2 or 0 in rows.shape:
-        raise ProblemError(f"{what} has shape {tuple(rows.shape)}; expected (R, J) with at least one type and position")
+        raise ProblemError(f"{what} has shape {tuple(rows.shape)}; expected (R, J), neither of them 0")
     return rows
 
 

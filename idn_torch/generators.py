@@ -106,7 +106,7 @@ def tree(
     wide = len(str(tasks - 1))
     task_ids = [f"task-{i:0{wide}}" for i in range(tasks)]
     return build_problem(
-        sizes=np.broadcast_to(size, (nodes, models)),
+        sizes=np.tile(size, (nodes, 1)),
         budgets=budgets,
         capacity=capacity,
         repository=repository,

@@ -14,6 +14,8 @@ __all__ = ["RankedOptions", "cost_table", "rank_options", "take_options", "type_
 # Working set of one chunk of types, in table elements. About a megabyte of float32 per temporary: it stays in a
 # core's cache on a CPU, and caps the temporaries on any device at a small multiple of it.
 CHUNK_ELEMENTS = 1 << 18
+# A sort is dear enough for larger chunks; its index tensors still stay far below a large table.
+SORT_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def rank_options(
     option = torch.empty_like(ranked_cost, dtype=index_dtype)
     mask = torch.empty_like(ranked_cost, dtype=torch.bool)
     is_repository = torch.empty_like(mask)
-    for rows in type_chunks(types, length * width * max(1, cost.shape[:-3].numel())):
+    for rows in type_chunks(types, length * width * max(1, cost.shape[:-3].numel()), SORT_ELEMENTS):
         model = task_models[type_task[rows]][:, None, :]  # (C, 1, Q)
         node = paths[rows][:, :, None]  # (C, J, 1)
         valid = ((model >= 0) & (node >= 0)).flatten(1)  # (C, J*Q)

@@ -12,11 +12,11 @@ import idn_torch as idn
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
 
 
-def close(actual: Any, expected: Any, dtype: torch.dtype = torch.float64) -> bool:
-    """Equal within the dtype's tolerance, relative to the largest magnitude."""
+def close(actual: Any, expected: Any, dtype: torch.dtype = torch.float64, scale: float = 1.0) -> bool:
+    """Equal within the dtype's tolerance, relative to the largest magnitude (or to `scale`, that of the inputs)."""
     a, b = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
     assert a.shape == b.shape, (a.shape, b.shape)
-    scale = max(1.0, float(np.abs(b).max(initial=0.0)))
+    scale = max(scale, float(np.abs(b).max(initial=0.0)))
     return bool(np.abs(a - b).max(initial=0.0) <= TOLERANCE[dtype] * scale)
 
 
@@ -57,20 +57,21 @@ def random_problem(
             order.append(int(rng.choice(holders)))
         paths.append(order)
         type_task.append(task)
-    for _ in range(extra_types):
-        paths.append(paths[0])
-        type_task.append(type_task[0])
-    length, width = max(map(len, paths)), int(np.bincount(model_task, minlength=tasks + 1).max())
-    width = max(width, extra_models)
-    cost = rng.integers(0, 12, (types + extra_types, length, width)).astype(float)
+    length, width = max(map(len, paths)), int(np.bincount(model_task).max())
+    cost = rng.integers(0, 12, (types, length, width)).astype(float)
     if not whole_costs:
         cost += rng.random(cost.shape)
-    requests = rng.integers(0, 14, (slots, types + extra_types)) * (rng.random((slots, types + extra_types)) < 0.8)
-    requests[:, types:] = 0
+    requests = rng.integers(0, 14, (slots, types)) * (rng.random((slots, types)) < 0.8)
     held = (sizes * repository).sum(1)
     budgets = held + np.floor(rng.uniform(*budget, nodes) * (sizes * (1 - repository)).sum(1) * 8) / 8
     budgets[0] = held[0]
+    if extra_types:
+        paths += [paths[0]] * extra_types
+        type_task += [type_task[0]] * extra_types
+        cost = np.concatenate([cost, cost[:1].repeat(extra_types, 0)])
+        requests = np.pad(requests, ((0, 0), (0, extra_types)))
     if extra_models:
+        cost = np.pad(cost, ((0, 0), (0, 0), (0, max(0, extra_models - width))))
         model_task = np.concatenate([model_task, np.full(extra_models, tasks)])
         sizes = np.concatenate([sizes, np.full((nodes, extra_models), 1e4)], 1)
         capacity = np.concatenate([capacity, np.full((nodes, extra_models), 5)], 1)

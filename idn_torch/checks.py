@@ -7,7 +7,7 @@ from idn_torch.build import largest_exact
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
 
-__all__ = ["check_counts", "check_tensors", "flat_batch"]
+__all__ = ["check_counts", "check_tensors"]
 
 
 def check_tensors(problem: Problem, **tensors: Tensor) -> None:
@@ -40,7 +40,9 @@ def check_tensors(problem: Problem, **tensors: Tensor) -> None:
             rule = "must be 0 or 1" if name == "x" else "must be >= 0 and finite"
             raise InputError(f"{name}: {_place(problem, name, index)} holds {tensor[~good][0].item():g}; {rule}")
     try:
-        torch.broadcast_shapes(*(t.shape[: -len(wanted[n])] for n, t in tensors.items()), _table_batch(problem))
+        torch.broadcast_shapes(
+            *(t.shape[: -len(wanted[n])] for n, t in tensors.items()), problem.ranked.cost.shape[:-2]
+        )
     except RuntimeError:
         shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in tensors.items())
         raise InputError(
@@ -70,26 +72,3 @@ def check_counts(problem: Problem, r: Tensor) -> None:
             f"r: type {problem.type_ids[rho]!r} has {r[~good][0].item():g} requests; counts must be whole and at most "
             f"{limit}, the largest that {r.dtype} counts exactly"
         )
-
-
-def _table_batch(problem: Problem) -> torch.Size:
-    return problem.ranked.cost.shape[:-2]
-
-
-def flat_batch(problem: Problem, *tensors: tuple[Tensor, int]) -> tuple[torch.Size, list[Tensor]]:
-    """Broadcast the leading dims of `(tensor, trailing dims)` pairs and the ranked tables; flatten them to one.
-
-    Tensors that do not vary over the batch stay expanded views: nothing is copied for them.
-
-    Returns:
-        The batch shape, and the tensors as `(B, *trailing)`.
-    """
-    batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in tensors), _table_batch(problem))
-    out = []
-    for tensor, trailing in tensors:
-        tail = tensor.shape[tensor.ndim - trailing :]
-        if tensor.ndim == trailing or tensor.shape[: tensor.ndim - trailing].numel() == 1:
-            out.append(tensor.reshape(1, *tail).expand(batch.numel(), *tail))
-        else:
-            out.append(tensor.expand(*batch, *tail).reshape(batch.numel(), *tail))
-    return batch, out

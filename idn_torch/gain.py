@@ -6,7 +6,9 @@ Source: inference delivery networks paper, eqs. (9)-(13), (15), (16) and (18).
 import torch
 from torch import Tensor
 
-from idn_torch.checks import check_counts, check_tensors, flat_batch
+from idn_torch import kernels
+from idn_torch.batching import flat_batch, flat_tables
+from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
 from idn_torch.ranking import take_options, type_chunks
@@ -152,7 +154,7 @@ def gain_and_subgradient_kernel(
     the part beyond K* vanishes because K* is the last rank wherever S_K stays below r.
 
     Args:
-        need_subgradient: False leaves the scatter out and returns a subgradient of zeros.
+        need_subgradient: False lets the torch path leave the scatter out and return zeros for the subgradient.
         chunk_elements: table elements worked on at a time; bounds the temporaries.
     """
     nodes, models = problem.shape
@@ -161,29 +163,32 @@ def gain_and_subgradient_kernel(
     batch, (r, lam, y) = flat_batch(problem, (r, 1), (lam, 2), (y, 2))
     size = batch.numel()
     y = y.flatten(-2)
-    total = r.new_zeros(size, dtype=torch.float64)
+    cost, option, first = flat_tables(problem, batch)
     slope = y.new_zeros(size, nodes * models)
-    per_instance = ranked.cost.ndim > 2
-    tables = [
-        t.expand(*batch, types, ranks).reshape(size, types, ranks) if per_instance else t
-        for t in (ranked.cost, ranked.option)
-    ]
-    first = ranked.first_repository
-    first = first.expand(*batch, types).reshape(size, types) if per_instance else first
-    for rows in type_chunks(types, size * ranks, chunk_elements):
-        cost = tables[0][..., rows, :]
-        requests, available = r[:, rows, None], lam[:, rows]
-        index = tables[1][..., rows, :].flatten(-2)
-        if per_instance:
-            index = index.long()
-            y_at = y.gather(-1, index).view_as(available)
+    if kernels.compiled_for(r, size * types * ranks):
+        from idn_torch.kernels import tables as table_kernels
+
+        kernels.set_threads()
+        total = r.new_empty(size, len(problem.task_ids), dtype=torch.float64)
+        table_kernels.gain_and_subgradient(
+            problem.types_by_task.numpy(),
+            problem.task_start.numpy(),
+            *map(kernels.rows, (cost, option, first, r, lam, y, slope, total)),
+        )
+        return total.sum(-1).to(y.dtype).reshape(batch), slope.reshape(*batch, nodes, models)
+    total = r.new_zeros(size, dtype=torch.float64)
+    for chunk in type_chunks(types, size * ranks, chunk_elements):
+        gamma, requests, available = cost[:, chunk], r[:, chunk, None], lam[:, chunk]
+        index = option[:, chunk].flatten(1)
+        if index.shape[0] == 1:
+            y_at = torch.index_select(y, -1, index[0]).view_as(available)
         else:
-            y_at = torch.index_select(y, -1, index).view_as(available)
+            y_at = y.gather(-1, index.long()).view_as(available)
         reached = (available * y_at).cumsum_(-1)  # S_k
         k_star = (reached < requests).sum(-1, keepdim=True).clamp_(max=ranks - 1)
-        gamma_star = cost.expand_as(available).gather(-1, k_star)
-        h = (gamma_star - cost).relu_().mul_(available)  # eq. (19)
-        gamma_rep = cost.gather(-1, first[..., rows, None])
+        gamma_star = gamma.expand_as(available).gather(-1, k_star)
+        h = (gamma_star - gamma).relu_().mul_(available)  # eq. (19)
+        gamma_rep = gamma.gather(-1, first[:, chunk, None])
         per_type = y_at.mul_(h).sum(-1, keepdim=True) + requests * (gamma_rep - gamma_star)
         total += per_type.sum((-2, -1), dtype=torch.float64)
         if need_subgradient:

@@ -200,8 +200,7 @@ def fill_budgets(problem: Problem, x: Tensor, r: Tensor, lam: Tensor) -> Tensor:
     where = problem.feasible
     free = where.free & ~where.holds_all[:, None]
     for _ in range(problem.fill_rounds):
-        fits = free & (x < 0.5) & (problem.sizes <= free_room(problem, x)[..., None])
-        score = torch.where(fits, marginal_gains(problem, r, lam, x), 0.0)
-        best, model = score.max(-1, keepdim=True)
+        fits = free & (problem.sizes <= free_room(problem, x)[..., None])
+        best, model = marginal_gains(problem, r, lam, x, fits).max(-1, keepdim=True)
         x = x.scatter(-1, model, torch.where(best > 0, 1.0, x.gather(-1, model)))
     return x

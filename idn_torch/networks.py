@@ -317,7 +317,8 @@ def _central(graph: nx.Graph, shares: NDArray[np.float64], count: int = 2) -> li
     for _ in range(min(count, len(graph))):
         mean = np.minimum(latency, nearest) @ shares[shares > 0]
         mean[picked] = np.inf
-        picked.append(int(mean.argmin()))
+        # the first of those that are equal up to rounding: a link that halves the requests makes its ends tie
+        picked.append(int(np.flatnonzero(mean <= mean.min() * (1 + 1e-9))[0]))
         nearest = np.minimum(nearest, latency[picked[-1]])
     return sorted(picked)
 

@@ -6,6 +6,7 @@ Source: inference delivery networks paper, eq. (17), Appendix D for the entropy;
 import torch
 from torch import Tensor
 
+from idn_torch import kernels
 from idn_torch.errors import InputError
 from idn_torch.feasible import FeasibleSet, feasible_set
 
@@ -110,6 +111,8 @@ def project_negentropy(log_y: Tensor, sizes: Tensor, where: FeasibleSet, passes:
         passes: None runs until no node clips any more, looking every few passes; a number runs just that many and
             never waits for the device.
     """
+    if passes is None and kernels.compiled_for(log_y, log_y.numel()):
+        return where.complete(_negentropy_compiled(log_y, sizes, where))
     least = torch.finfo(log_y.dtype).min
     choose = where.free & ~where.holds_all[..., None]
     unclipped = choose.expand(torch.broadcast_shapes(choose.shape, log_y.shape))
@@ -128,6 +131,23 @@ def project_negentropy(log_y: Tensor, sizes: Tensor, where: FeasibleSet, passes:
         if passes is None and done % look_period(y) == 0 and not clipped.any():
             break
     return where.complete(torch.where(unclipped, y, 1.0))
+
+
+def _negentropy_compiled(log_y: Tensor, sizes: Tensor, where: FeasibleSet) -> Tensor:
+    from idn_torch.kernels import nodes as node_kernels
+
+    lead, models = log_y.shape[:-1], log_y.shape[-1]
+    budgets = torch.where(where.holds_all, -1.0, where.budgets)[..., None]
+    out = torch.zeros_like(log_y, memory_format=torch.contiguous_format)
+    kernels.set_threads()
+    node_kernels.project_negentropy(
+        log_y.reshape(-1, models).numpy(),
+        kernels.repeating_rows(sizes, lead),
+        kernels.repeating_rows(where.free, lead),
+        kernels.repeating_rows(budgets, lead)[:, 0],
+        out.view(-1, models).numpy(),
+    )
+    return out
 
 
 def project_euclidean(y: Tensor, sizes: Tensor, where: FeasibleSet, passes: int | None = None) -> Tensor:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from idn_torch import kernels
 from idn_torch.errors import InputError
 
 __all__ = ["Rounded", "depround", "depround_kernel"]
@@ -83,12 +84,31 @@ def depround_kernel(y: Tensor, sizes: Tensor, uniforms: Tensor) -> Rounded:
     models = shape[-1]
     width = 1 << max(0, models - 1).bit_length()
     rows = shape[:-1].numel()
+    if kernels.compiled_for(y, shape.numel()):
+        return _compiled(y.expand(shape), sizes, uniforms)
     y, sizes, uniforms = (tensor.expand(shape).reshape(rows, models) for tensor in (y, sizes, uniforms))
     step = max(1, _CHUNK // width)
     chunks = [slice(start, start + step) for start in range(0, rows, step)]
     parts = [_tree(y[chunk], sizes[chunk], uniforms[chunk], width) for chunk in chunks]
     x, residual = (torch.cat(part) for part in zip(*parts, strict=True))
     return Rounded(x.reshape(shape), residual.reshape(shape[:-1]))
+
+
+def _compiled(y: Tensor, sizes: Tensor, uniforms: Tensor) -> Rounded:
+    from idn_torch.kernels import nodes as node_kernels
+
+    lead, models = y.shape[:-1], y.shape[-1]
+    x = torch.empty_like(y, memory_format=torch.contiguous_format)
+    residual = torch.empty(lead, dtype=torch.int64)
+    kernels.set_threads()
+    node_kernels.depround(
+        y.reshape(-1, models).numpy(),
+        kernels.repeating_rows(sizes, lead),
+        kernels.repeating_rows(uniforms, lead),
+        x.view(-1, models).numpy(),
+        residual.view(-1).numpy(),
+    )
+    return Rounded(x, residual)
 
 
 def _tree(y: Tensor, sizes: Tensor, uniforms: Tensor, width: int) -> tuple[Tensor, Tensor]:

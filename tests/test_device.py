@@ -71,7 +71,7 @@ def test_a_batched_step_and_batched_tables_stay_there(three_nodes):
 OPERATIONS = {
     "potential_capacity": lambda p, r, lam, x, y: potential_capacity_kernel(p, r),
     "gain_and_subgradient": lambda p, r, lam, x, y: gain_and_subgradient_kernel(p, r, lam, y),
-    "marginals": lambda p, r, lam, x, y: marginal_gains(p, r, lam, x),
+    "marginals": lambda p, r, lam, x, y: marginal_gains(p, r, lam, x, p.feasible.free),
     "fcfs": lambda p, r, lam, x, y: tuple(serve_kernel(p, r, x)),
     "fair": lambda p, r, lam, x, y: tuple(serve_kernel(p, r, x, "fair")),
     "project": lambda p, r, lam, x, y: idn.project(y + 0.1, p.sizes, p.budgets, p.repository),

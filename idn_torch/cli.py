@@ -1,0 +1,138 @@
+"""The command `idn-torch`: Hydra composes the configuration, `idn_torch.app` runs it.
+
+Exit codes: 0 done, 1 a crash (with its traceback), 2 a wrong option or scenario (one line on standard error), 130
+interrupted.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from idn_torch.app.config import Config, register
+from idn_torch.app.run import run_experiment
+from idn_torch.app.table import render
+from idn_torch.errors import IDNError
+
+__all__ = ["main"]
+
+_FULL_ERROR = "HYDRA_FULL_ERROR"
+
+
+def main() -> None:
+    """Run the command line in `sys.argv`; leaves by `SystemExit` unless all went well."""
+    register()
+    command = hydra.main(version_base="1.3", config_path=_config_path(), config_name="config")(_task)
+    try:
+        with _raw_errors():
+            command()
+    except (IDNError, HydraException, OmegaConfBaseException) as error:
+        _stop(_one_line(error), 2)
+
+
+def _task(cfg: DictConfig) -> float | None:
+    """One run: what Hydra calls, once or, with --multirun, once for every combination.
+
+    Returns:
+        The objective for sweepers, to be maximised: the ratio to the common bound, or NTAG where there is no bound.
+    """
+    directory = HydraConfig.get().runtime.output_dir
+    try:
+        config = OmegaConf.to_object(cfg)
+        assert isinstance(config, Config)
+        with _terminated_as_interrupted():
+            summary = run_experiment(config, directory)
+    except (IDNError, OmegaConfBaseException) as error:
+        # Hydra would print its own line about a failed job before this one.
+        _stop(_one_line(error), 2)
+    except KeyboardInterrupt:
+        _stop(f"interrupted; go on with: idn-torch resume={_shown(directory)}", 130)
+    print(render(summary))
+    print(f"\nrun directory: {_shown(directory)}")
+    ratio = summary["ratio_to_common_upper_bound"]
+    return summary["ntag"] if ratio is None else ratio
+
+
+def _config_path() -> str:
+    """Where conf/ is: in the installed package, or beside it in a checkout that is not installed."""
+    if importlib.util.find_spec("idn_torch.conf") is not None:
+        return "pkg://idn_torch.conf"
+    return str(Path(__file__).parent.parent / "conf")
+
+
+@contextmanager
+def _raw_errors() -> Iterator[None]:
+    """Have Hydra raise its errors instead of printing them: the documented switch, for the time of the command."""
+    before = os.environ.get(_FULL_ERROR)
+    os.environ[_FULL_ERROR] = "1"
+    try:
+        yield
+    except Exception:
+        if before == "1":
+            traceback.print_exc()
+        raise
+    finally:
+        if before is None:
+            del os.environ[_FULL_ERROR]
+        else:
+            os.environ[_FULL_ERROR] = before
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM, by which schedulers stop a job, end a run in order as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # a launcher may run jobs elsewhere
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(line: str, code: int) -> NoReturn:
+    print(f"idn-torch: {line}", file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def _shown(directory: str) -> str:
+    """A path as the user would type it."""
+    path = Path(directory)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _one_line(error: Exception) -> str:
+    """What was wrong and what to change, in one line that names the key."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"error: {group} has no choice {name!r}; use one of {', '.join(error.options)}"
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    if not isinstance(cause, OmegaConfBaseException):
+        return f"error: {'; '.join(lines)}"
+    key = cause.full_key or cause.key
+    if isinstance(cause, MissingMandatoryValue):
+        return f"error: {key} is missing; give {key}=..."
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError) and dataclasses.is_dataclass(cause.object_type):
+        known = ", ".join(f.name for f in dataclasses.fields(cause.object_type))
+        return f"error: there is no option {key}; known here: {known}"
+    return f"error: {key}: {lines[0]}"

@@ -1,0 +1,52 @@
+"""Compiled CPU kernels for large tables. The torch code is the readable reference; both give the same results.
+
+A table's types are grouped by task: types of different tasks never meet at an option, so groups run in parallel
+without sharing a sum, and results do not depend on the number of threads.
+"""
+
+import importlib.util
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["compiled_for", "path_taken", "repeating_rows", "rows", "set_threads"]
+
+# Below this many elements the torch code is done sooner than the compiler would have loaded its cache.
+MIN_ELEMENTS = 1 << 20
+
+
+def compiled_for(tensor: Tensor, elements: int) -> bool:
+    """Whether work on so many elements, where `tensor` lives, goes to the compiled kernels."""
+    return (
+        elements >= MIN_ELEMENTS
+        and type(tensor) is Tensor  # fake tensors have no memory to point at
+        and tensor.device.type == "cpu"
+        and importlib.util.find_spec("numba") is not None
+    )
+
+
+def path_taken(tensor: Tensor, elements: int) -> str:
+    """Name of the path for a log: "numba" or "torch"."""
+    return "numba" if compiled_for(tensor, elements) else f"torch on {tensor.device.type}"
+
+
+def rows(tensor: Tensor) -> NDArray[Any]:
+    """The memory of a `(B, ...)` tensor as an array; one row of it when all B are the same."""
+    shared = tensor.shape[0] > 0 and tensor.stride(0) == 0
+    return (tensor[:1] if shared else tensor).contiguous().numpy()
+
+
+def repeating_rows(tensor: Tensor, lead: torch.Size) -> NDArray[Any]:
+    """The rows of `(..., V, M)` as a matrix: V of them where the batch shares them, else one for each of `lead`."""
+    if tensor.shape[:-2].numel() > 1 or tensor.shape[-2] != lead[-1]:
+        tensor = tensor.expand(*lead, tensor.shape[-1])
+    return tensor.reshape(-1, tensor.shape[-1]).contiguous().numpy()
+
+
+def set_threads() -> None:
+    """Give numba as many threads as torch may use."""
+    from numba import config, set_num_threads
+
+    set_num_threads(min(torch.get_num_threads(), getattr(config, "NUMBA_NUM_THREADS", 1)))

@@ -1,0 +1,114 @@
+"""Compiled kernels over the rows of (node, model) matrices: projection of an entropic step, DepRound."""
+
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+
+__all__ = ["depround", "project_negentropy"]
+
+Array = NDArray[Any]
+
+_compiled: Any = njit(parallel=True, cache=True, nogil=True)
+
+
+@_compiled
+def project_negentropy(log_y: Array, sizes: Array, free: Array, budget: Array, out: Array) -> None:
+    """The entropic projection of each row (N, M) at nodes that choose; rows of sizes, free, budget repeat.
+
+    Writes the free entries of rows whose budget is >= 0; a negative budget marks a row to leave alone.
+    """
+    rows, models = log_y.shape
+    for row in prange(rows):
+        node = row % sizes.shape[0]
+        left = budget[node]
+        if left < 0:
+            continue
+        index = np.empty(models, np.int32)
+        weight = np.empty(models, log_y.dtype)
+        count = 0
+        for m in range(models):
+            if free[node, m]:
+                index[count] = m
+                count += 1
+        while count > 0:
+            top = log_y[row, index[0]]
+            for i in range(1, count):
+                top = max(top, log_y[row, index[i]])
+            total = 0.0
+            for i in range(count):
+                weight[i] = np.exp(log_y[row, index[i]] - top)
+                total += sizes[node, index[i]] * weight[i]
+            scale = max(left, 0.0) / total
+            kept = 0
+            for i in range(count):
+                m = index[i]
+                if scale * weight[i] >= 1:
+                    out[row, m] = 1
+                    left -= sizes[node, m]
+                else:
+                    out[row, m] = scale * weight[i]
+                    index[kept] = m
+                    kept += 1
+            if kept == count:
+                break
+            count = kept
+
+
+@_compiled
+def depround(y: Array, sizes: Array, uniforms: Array, x: Array, residual: Array) -> None:
+    """DepRound of each row (N, M) along the binary tree over the models; rows of sizes repeat."""
+    rows, models = y.shape
+    for row in prange(rows):
+        node = row % sizes.shape[0]
+        turn = row % uniforms.shape[0]
+        ones = np.ones(1, y.dtype)
+        one, zero = ones[0], ones[0] - ones[0]  # a bare 1 would turn float32 arithmetic into float64
+        value = np.empty(models, y.dtype)
+        at = np.empty(models, np.int32)
+        for m in range(models):
+            value[m] = y[row, m]
+            at[m] = m
+        width = models
+        half = 1
+        while width > 1:
+            for p in range((width + 1) // 2):
+                i = 2 * p
+                if i + 1 >= width:
+                    # A missing right half is whole: the left one goes up as it is.
+                    value[p], at[p] = value[i], at[i]
+                    continue
+                yi, yj, ki, kj = value[i], value[i + 1], at[i], at[i + 1]
+                if yi <= 0 or yi >= 1:
+                    x[row, ki] = yi
+                    value[p], at[p] = yj, kj
+                elif yj <= 0 or yj >= 1:
+                    x[row, kj] = yj
+                    value[p], at[p] = yi, ki
+                else:
+                    rise_j, rise_i = sizes[node, kj] / sizes[node, ki], sizes[node, ki] / sizes[node, kj]
+                    to_one, from_j = one - yi, rise_j * yj
+                    from_i = rise_j * (one - yj)
+                    a, b = min(to_one, from_j), min(yi, from_i)
+                    if uniforms[turn, half * (2 * p + 1)] < b / (a + b):
+                        if to_one <= from_j:
+                            x[row, ki] = 1
+                            value[p], at[p] = max(yj - rise_i * to_one, zero), kj
+                        else:
+                            x[row, kj] = 0
+                            value[p], at[p] = min(yi + from_j, one), ki
+                    elif yi <= from_i:
+                        x[row, ki] = 0
+                        value[p], at[p] = min(yj + rise_i * yi, one), kj
+                    else:
+                        x[row, kj] = 1
+                        value[p], at[p] = max(yi - from_i, zero), ki
+            width = (width + 1) // 2
+            half *= 2
+        if value[0] <= 0 or value[0] >= 1:
+            x[row, at[0]] = value[0]
+            residual[row] = -1
+        else:
+            x[row, at[0]] = 1 if uniforms[turn, 0] < value[0] else 0
+            residual[row] = at[0]

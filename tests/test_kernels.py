@@ -1,0 +1,114 @@
+"""The compiled CPU kernels against the torch code, which is itself tested against the loops."""
+
+import pytest
+import torch
+
+import idn_torch as idn
+from idn_torch import kernels
+from idn_torch.gain import gain_and_subgradient_kernel
+from idn_torch.marginal import marginal_gains
+from idn_torch.mirror import mirror_step_kernel
+from idn_torch.rounding import depround_kernel
+from idn_torch.serving import serve_kernel
+from tests.instances import close, feasible_allocation, random_allocation, random_problem
+
+pytest.importorskip("numba")
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def both(monkeypatch, function, *args, **kwargs):
+    """Results of the torch code and of the compiled kernel, as lists of tensors."""
+    results = []
+    for least in (1 << 60, 0):
+        monkeypatch.setattr(kernels, "MIN_ELEMENTS", least)
+        out = function(*args, **kwargs)
+        results.append(list(out) if isinstance(out, tuple) else [out])
+    return results
+
+
+def instances(seed, dtype, batched_tables):
+    problem = random_problem(seed, dtype, whole_costs=seed % 2 == 0, extra_models=seed % 3 * 2, extra_types=seed % 2)
+    if batched_tables:
+        factor = torch.tensor([1.0, 2.0, 0.5], dtype=dtype).view(3, 1, 1, 1)
+        problem = problem.with_cost(problem.cost_table() * factor)
+    r = problem.requests[:3]
+    y = torch.stack([random_allocation(problem, seed + i, steps=4 * (i % 2)) for i in range(3)])
+    return problem, r, idn.potential_capacity(problem, r), y
+
+
+@pytest.mark.parametrize("batched_tables", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(20))
+def test_table_kernels_agree(monkeypatch, seed, dtype, batched_tables):
+    problem, r, lam, y = instances(seed, dtype, batched_tables)
+    for a, b in zip(*both(monkeypatch, gain_and_subgradient_kernel, problem, r, lam, y), strict=True):
+        assert close(b, a, dtype)
+    x = y.round()
+    wanted = problem.feasible.free & (torch.arange(problem.shape[1]) % 3 > 0)
+    for a, b in zip(*both(monkeypatch, marginal_gains, problem, r, lam, x, wanted), strict=True):
+        assert close(b, a, dtype)
+
+
+@pytest.mark.parametrize("batched_tables", [False, True])
+@pytest.mark.parametrize("discipline", ["fcfs", "fair"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(10))
+def test_serving_agrees(monkeypatch, seed, dtype, discipline, batched_tables):
+    problem, r, _, _ = instances(seed, dtype, batched_tables)
+    x = torch.stack([random_allocation(problem, seed + i, integral=True) for i in range(3)])
+    order = None
+    if discipline == "fcfs" and seed % 2:
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.stack([torch.randperm(r.shape[-1], generator=generator) for _ in range(3)])
+    for a, b in zip(*both(monkeypatch, serve_kernel, problem, r, x, discipline, order), strict=True):
+        assert a.shape == b.shape
+        assert close(b, a, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("models", [1, 2, 7, 8, 33])
+def test_rounding_agrees_bit_for_bit(monkeypatch, models, dtype):
+    generator = torch.Generator().manual_seed(models)
+    y = torch.rand(3, 5, models, dtype=dtype, generator=generator)
+    y = torch.where(torch.rand(y.shape, generator=generator) < 0.3, y.round(), y)
+    sizes = torch.rand(5, models, dtype=dtype, generator=generator) + 0.1
+    for numbers in (torch.rand(y.shape, dtype=dtype, generator=generator), torch.full((5, models), 0.4, dtype=dtype)):
+        a, b = both(monkeypatch, depround_kernel, y, sizes, numbers)
+        assert torch.equal(a[0], b[0])
+        assert torch.equal(a[1], b[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(15))
+def test_projection_agrees(monkeypatch, seed, dtype):
+    problem = random_problem(seed, dtype, extra_models=seed % 2)
+    y = torch.stack([feasible_allocation(problem, s) for s in range(3)])
+    grad = torch.rand(y.shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    eta = torch.tensor([0.0, 1.0, 30.0], dtype=dtype)[:, None, None]
+    a, b = both(monkeypatch, mirror_step_kernel, y, grad, eta, problem.sizes, problem.feasible, "negentropy")
+    assert close(b[0], a[0], dtype, scale=30)
+
+
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
+    monkeypatch.setattr(kernels, "MIN_ELEMENTS", 0)
+    problem = random_problem(3, torch.float32, tasks=4, types=40, nodes=10, models=20)
+    threads = torch.get_num_threads()
+    runs = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            runs.append(idn.run(problem, idn.Infida(discipline="fair"), seed=torch.arange(3)))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(runs[0].gain, runs[1].gain)
+    assert torch.equal(runs[0].state.policy.y, runs[1].state.policy.y)
+    assert torch.equal(runs[0].state.common.slope, runs[1].state.common.slope)
+
+
+def test_small_work_and_other_devices_stay_with_torch():
+    assert not kernels.compiled_for(torch.zeros(1), 1000)
+    assert kernels.compiled_for(torch.zeros(1), 1 << 30)
+    assert not kernels.compiled_for(torch.zeros(1, device="meta"), 1 << 30)
+    assert kernels.path_taken(torch.zeros(1), 10) == "torch on cpu"
+    assert kernels.path_taken(torch.zeros(1), 1 << 30) == "numba"

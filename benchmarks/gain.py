@@ -3,6 +3,8 @@
 Run from the repository root: `python -m benchmarks.gain`.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 from numba import njit, prange
@@ -68,8 +70,8 @@ def main() -> None:
         report.compare(
             f"{label} ({float(depth):.0%} of ranks)",
             {
-                "ours": lambda r=r, lam=lam: gain_and_subgradient_kernel(problem, r, lam, y),
-                "eager torch": lambda r=r, lam=lam: eager(ranked.cost, option, r, lam, y.flatten()),
+                "ours": partial(gain_and_subgradient_kernel, problem, r, lam, y),
+                "eager torch": partial(eager, ranked.cost, option, r, lam, y.flatten()),
                 "numba, every rank": numba_pass,
             },
             least_bytes=int(12 * table * float(depth)),

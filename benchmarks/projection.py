@@ -4,6 +4,7 @@ With jaxopt installed, its Euclidean `projection_box_section` runs beside ours. 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,18 +37,16 @@ def main() -> None:
         log_y = torch.randn(shape, generator=generator, dtype=dtype) * 2
         where = feasible_set(sizes, budgets, None)
         ways: dict[str, Callable[[], Any]] = {
-            "ours": lambda log_y=log_y, sizes=sizes, where=where: project_negentropy(log_y, sizes, where),
-            "ours, torch code": lambda log_y=log_y, sizes=sizes, where=where: project_negentropy(
-                log_y, sizes, where, passes=6
-            ),
-            "bisection, torch": lambda log_y=log_y, sizes=sizes, budgets=budgets: bisection(log_y, sizes, budgets),
+            "ours": partial(project_negentropy, log_y, sizes, where),
+            "ours, torch code": partial(project_negentropy, log_y, sizes, where, passes=6),
+            "bisection, torch": partial(bisection, log_y, sizes, budgets),
         }
         name = str(dtype).removeprefix("torch.")
         report.compare(f"entropic {name}", ways, least_bytes=3 * log_y.numel() * log_y.element_size())
         out = project_negentropy(log_y, sizes, where)
         residual = ((sizes.double() * out.double()).sum(1) / budgets.double() - 1).abs().max()
         print(f"  {'':32s} largest relative budget residual {float(residual):.1e}")
-        ways = {"ours": lambda log_y=log_y, sizes=sizes, where=where: project_euclidean(log_y, sizes, where)}
+        ways = {"ours": partial(project_euclidean, log_y, sizes, where)}
         if dtype == torch.float32:
             ways |= _jaxopt(log_y, sizes, budgets)
         report.compare(f"Euclidean {name}", ways, least_bytes=3 * log_y.numel() * log_y.element_size())

@@ -1,5 +1,6 @@
 """Batched placement of ML models on inference delivery networks, with a certified distance to the optimum."""
 
+from idn_torch import generators
 from idn_torch.bounds import Cuts, upper_bound
 from idn_torch.build import build_problem
 from idn_torch.errors import IDNError, InputError, ProblemError, RoutingError, ScenarioError
@@ -40,6 +41,7 @@ __all__ = [
     "depround",
     "gain",
     "gain_and_subgradient",
+    "generators",
     "load_problem",
     "mirror_ascent_step",
     "potential_capacity",

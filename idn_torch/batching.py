@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from idn_torch.problem import Problem
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["flat_batch", "flat_tables"]
 
@@ -14,7 +15,7 @@ def flat_batch(problem: Problem, *tensors: tuple[Tensor, int]) -> tuple[torch.Si
     Returns:
         The batch shape, and the tensors as `(B, *trailing)`; expanded views where they do not vary.
     """
-    batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in tensors), problem.ranked.cost.shape[:-2])
+    batch = broadcast_shapes(*(t.shape[: t.ndim - n] for t, n in tensors), problem.ranked.cost.shape[:-2])
     return batch, [_flat(tensor, trailing, batch) for tensor, trailing in tensors]
 
 

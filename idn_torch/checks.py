@@ -6,6 +6,7 @@ from torch import Tensor
 from idn_torch.build import largest_exact
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["check_counts", "check_tensors"]
 
@@ -40,10 +41,8 @@ def check_tensors(problem: Problem, **tensors: Tensor) -> None:
             rule = "must be 0 or 1" if name == "x" else "must be >= 0 and finite"
             raise InputError(f"{name}: {_place(problem, name, index)} holds {tensor[~good][0].item():g}; {rule}")
     try:
-        torch.broadcast_shapes(
-            *(t.shape[: -len(wanted[n])] for n, t in tensors.items()), problem.ranked.cost.shape[:-2]
-        )
-    except RuntimeError:
+        broadcast_shapes(*(t.shape[: -len(wanted[n])] for n, t in tensors.items()), problem.ranked.cost.shape[:-2])
+    except ValueError:
         shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in tensors.items())
         raise InputError(
             f"batch dims do not broadcast: {shapes}; ranked tables {tuple(problem.ranked.cost.shape)}"

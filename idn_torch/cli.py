@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandat
 from idn_torch.app.config import Config, register
 from idn_torch.app.run import run_experiment
 from idn_torch.app.table import render
-from idn_torch.errors import IDNError
+from idn_torch.errors import IDNError, InputError
 
 __all__ = ["main"]
 
@@ -52,8 +52,7 @@ def _task(cfg: DictConfig) -> float | None:
     """
     directory = HydraConfig.get().runtime.output_dir
     try:
-        config = OmegaConf.to_object(cfg)
-        assert isinstance(config, Config)
+        config = _config(cfg)
         with _terminated_as_interrupted():
             summary = run_experiment(config, directory)
     except (IDNError, OmegaConfBaseException) as error:
@@ -65,6 +64,22 @@ def _task(cfg: DictConfig) -> float | None:
     print(f"\nrun directory: {_shown(directory)}")
     ratio = summary["ratio_to_common_upper_bound"]
     return summary["ntag"] if ratio is None else ratio
+
+
+def _config(cfg: DictConfig) -> Config:
+    """The configuration as dataclasses. `+key=value` lets Hydra add keys to any schema: they are refused here."""
+    for part in (cfg, *(value for value in cfg.values() if isinstance(value, DictConfig))):
+        known = [f.name for f in dataclasses.fields(OmegaConf.get_type(part) or Config)]
+        for key in part:
+            if key not in known:
+                raise InputError(_no_option(part._get_full_key(str(key)), known))
+    config = OmegaConf.to_object(cfg)
+    assert isinstance(config, Config)
+    return config
+
+
+def _no_option(key: str, known: Sequence[str]) -> str:
+    return f"there is no option {key}; known here: {', '.join(known)}"
 
 
 def _config_path() -> str:
@@ -126,13 +141,12 @@ def _one_line(error: Exception) -> str:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"error: {group} has no choice {name!r}; use one of {', '.join(error.options)}"
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip() and not line.startswith("See ")]
     if not isinstance(cause, OmegaConfBaseException):
         return f"error: {'; '.join(lines)}"
     key = cause.full_key or cause.key
     if isinstance(cause, MissingMandatoryValue):
         return f"error: {key} is missing; give {key}=..."
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and dataclasses.is_dataclass(cause.object_type):
-        known = ", ".join(f.name for f in dataclasses.fields(cause.object_type))
-        return f"error: there is no option {key}; known here: {known}"
+        return f"error: {_no_option(str(key), [f.name for f in dataclasses.fields(cause.object_type)])}"
     return f"error: {key}: {lines[0]}"

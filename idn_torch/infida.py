@@ -18,6 +18,7 @@ from idn_torch.problem import Problem
 from idn_torch.projection import MIRROR_MAPS
 from idn_torch.rounding import depround_kernel
 from idn_torch.serving import DISCIPLINES, Served, serve_kernel
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["Infida", "InfidaState", "Slot"]
 
@@ -117,7 +118,7 @@ class Infida:
         """
         key = torch.as_tensor(seed, dtype=torch.int64, device=problem.device)
         steps = torch.as_tensor(self.c).shape
-        shape = torch.broadcast_shapes(batch, key.shape, problem.ranked.cost.shape[:-2], steps)
+        shape = broadcast_shapes(batch, key.shape, problem.ranked.cost.shape[:-2], steps)
         key = key.expand(shape).contiguous()
         nodes, models = problem.shape
         fixed = self.coupling == "fixed"

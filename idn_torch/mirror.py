@@ -9,6 +9,7 @@ from torch import Tensor
 from idn_torch.errors import InputError
 from idn_torch.feasible import FeasibleSet
 from idn_torch.projection import check_placement, project_euclidean, project_negentropy
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["first_allocation", "lift", "mirror_ascent_step", "mirror_step_kernel", "slope_norm"]
 
@@ -50,7 +51,7 @@ def mirror_ascent_step(
         raise InputError("lr must be >= 0 and finite")
     if not (y >= 0).all():
         raise InputError("y must be >= 0")
-    batch = torch.broadcast_shapes(y.shape, grad.shape)[:-2]
+    batch = broadcast_shapes(y.shape, grad.shape)[:-2]
     per_instance = eta.ndim <= len(batch) and all(
         n in (1, m) for n, m in zip(eta.shape[::-1], batch[::-1], strict=False)
     )

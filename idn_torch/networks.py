@@ -187,7 +187,7 @@ def positions(topology: str = "sndlib/germany50") -> dict[str, tuple[float, floa
 
     Example:
         >>> positions()["Berlin"]
-        (13.48, 52.52)
+        (13.39, 52.52)
     """
     site = _load_site(topology)
     return dict(zip(site.node_ids, site.positions, strict=True))

@@ -7,6 +7,8 @@ tensor operations: the same numbers on every device, whatever the batch, the pad
 import torch
 from torch import Tensor
 
+from idn_torch.shapes import broadcast_shapes
+
 __all__ = ["philox4x32", "uniforms"]
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -55,7 +57,7 @@ def uniforms(
     step = max(1, _CHUNK // max(1, pairs * seed.numel()))
     for start in range(0, nodes, step):
         node = torch.arange(start, min(start + step, nodes), device=seed.device)[:, None]
-        shape = torch.broadcast_shapes(seed.shape, node.shape, pair.shape)
+        shape = broadcast_shapes(seed.shape, node.shape, pair.shape)
         # The last word tells numbers of slot 0 from numbers without a slot.
         words = (pair, node, torch.full_like(node, slot or 0), torch.full_like(node, 0 if slot is None else 1))
         bits = philox4x32(tuple(word.expand(shape) for word in words), key)

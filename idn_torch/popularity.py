@@ -10,6 +10,7 @@ from idn_torch.errors import InputError
 from idn_torch.infida import Slot
 from idn_torch.problem import Problem
 from idn_torch.serving import DISCIPLINES, serve_kernel
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["Popularity", "PopularityState"]
 
@@ -51,7 +52,7 @@ class Popularity:
         """
         if problem.delay is None:
             raise InputError("the popularity rule compares delay and accuracy; this problem has a general cost table")
-        shape = torch.broadcast_shapes(batch, torch.as_tensor(seed).shape, problem.ranked.cost.shape[:-2])
+        shape = broadcast_shapes(batch, torch.as_tensor(seed).shape, problem.ranked.cost.shape[:-2])
         x = problem.repository.to(problem.dtype).expand(*shape, *problem.shape).contiguous()
         return PopularityState(0, x, x.new_zeros(*shape, problem.shape[0], len(problem.task_ids)))
 

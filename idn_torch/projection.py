@@ -9,6 +9,7 @@ from torch import Tensor
 from idn_torch import kernels
 from idn_torch.errors import InputError
 from idn_torch.feasible import FeasibleSet, feasible_set
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["MIRROR_MAPS", "check_placement", "project", "project_euclidean", "project_negentropy"]
 
@@ -77,12 +78,12 @@ def check_placement(
     if fixed is not None and fixed.dtype != torch.bool:
         raise InputError(f"fixed is {fixed.dtype}; expected bool")
     try:
-        torch.broadcast_shapes(
+        broadcast_shapes(
             *(t.shape for n, t in arguments.items() if n != "budgets"),
             (*budgets.shape, 1),
             () if fixed is None else fixed.shape,
         )
-    except RuntimeError:
+    except ValueError:
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in arguments.items())
         raise InputError(f"shapes do not fit (..., V, M) and budgets (..., V): {shapes}") from None
     for name, tensor in arguments.items():
@@ -115,7 +116,7 @@ def project_negentropy(log_y: Tensor, sizes: Tensor, where: FeasibleSet, passes:
         return where.complete(_negentropy_compiled(log_y, sizes, where))
     least = torch.finfo(log_y.dtype).min
     choose = where.free & ~where.holds_all[..., None]
-    unclipped = choose.expand(torch.broadcast_shapes(choose.shape, log_y.shape))
+    unclipped = choose.expand(broadcast_shapes(choose.shape, log_y.shape))
     y = torch.zeros_like(log_y)
     limit = log_y.shape[-1] if passes is None else passes
     for done in range(1, limit + 1):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from idn_torch.shapes import broadcast_shapes
+
 __all__ = ["RankedOptions", "cost_table", "rank_options", "take_options", "type_chunks"]
 
 # Working set of one chunk of types, in table elements. About a megabyte of float32 per temporary: it stays in a
@@ -130,6 +132,6 @@ def take_options(values: Tensor, option: Tensor) -> Tensor:
     flat = values.flatten(-2)
     if option.ndim == 2:
         return torch.index_select(flat, -1, option.flatten()).unflatten(-1, option.shape)
-    batch = torch.broadcast_shapes(flat.shape[:-1], option.shape[:-2])
+    batch = broadcast_shapes(flat.shape[:-1], option.shape[:-2])
     index = option.flatten(-2).long().expand(*batch, -1)
     return flat.expand(*batch, -1).gather(-1, index).unflatten(-1, option.shape[-2:])

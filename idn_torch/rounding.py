@@ -10,6 +10,7 @@ from torch import Tensor
 
 from idn_torch import kernels
 from idn_torch.errors import InputError
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["Rounded", "depround", "depround_kernel"]
 
@@ -69,8 +70,8 @@ def depround(
             rule = {"y": "must be in [0, 1]", "uniforms": "must be in [0, 1)"}.get(name, "must be > 0 and finite")
             raise InputError(f"{name}{list(spot)} is {tensor[spot].item():g}; {rule}")
     try:
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in named.values()))
-    except RuntimeError:
+        shape = broadcast_shapes(*(tensor.shape for tensor in named.values()))
+    except ValueError:
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
         raise InputError(f"shapes do not broadcast to (..., V, M): {shapes}") from None
     if uniforms is None:
@@ -80,7 +81,7 @@ def depround(
 
 def depround_kernel(y: Tensor, sizes: Tensor, uniforms: Tensor) -> Rounded:
     """`depround` without its checks, and the residual model of each node."""
-    shape = torch.broadcast_shapes(y.shape, sizes.shape, uniforms.shape)
+    shape = broadcast_shapes(y.shape, sizes.shape, uniforms.shape)
     models = shape[-1]
     width = 1 << max(0, models - 1).bit_length()
     rows = shape[:-1].numel()

@@ -12,6 +12,7 @@ from idn_torch.errors import InputError
 from idn_torch.gain import gain_and_subgradient_kernel, potential_capacity_kernel
 from idn_torch.infida import Slot
 from idn_torch.problem import Problem
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["Policy", "Result", "RunState", "advance", "begin", "run"]
 
@@ -155,7 +156,7 @@ def run(
         raise InputError("there are no requests to run: give requests (..., T, R) with at least one slot")
     check_tensors(problem, r=requests)
     check_counts(problem, requests)
-    batch = tuple(torch.broadcast_shapes(batch, requests.shape[:-2]))
+    batch = tuple(broadcast_shapes(batch, requests.shape[:-2]))
     state = begin(problem, policy, seed, batch)
     rows: list[dict[str, Tensor]] = []
     for t in range(requests.shape[-2]):

@@ -40,28 +40,28 @@ def gain_and_subgradient(
         b, group = work // groups, work % groups
         bc, br, bl, by = b % cost.shape[0], b % r.shape[0], b % lam.shape[0], b % y.shape[0]
         rounded = np.empty(1, lam.dtype)
+        z = np.empty(ranks, lam.dtype)
         total = 0.0
         for i in range(start[group], start[group + 1]):
             rho = members[i]
             requests = r[br, rho]
+            gamma, at, available = cost[bc, rho], option[bc, rho], lam[bl, rho]
             reached = 0.0
             k_star = ranks - 1
             for k in range(ranks):
-                reached += lam[bl, rho, k] * y[by, option[bc, rho, k]]
+                z[k] = available[k] * y[by, at[k]]
+                reached += z[k]
                 rounded[0] = reached  # as torch sums float32: in double, rounded before it is compared
                 if rounded[0] >= requests:
                     k_star = k
                     break
-            gamma_star = cost[bc, rho, k_star]
+            gamma_star = gamma[k_star]
             saved = 0.0
             for k in range(k_star):
-                above = gamma_star - cost[bc, rho, k]
-                if above > 0:
-                    at = option[bc, rho, k]
-                    h = lam[bl, rho, k] * above  # eq. (19)
-                    slope[b, at] += h
-                    saved += h * y[by, at]
-            total += saved + requests * (cost[bc, rho, first[bc, rho]] - gamma_star)
+                above = gamma_star - gamma[k]
+                slope[b, at[k]] += available[k] * above  # eq. (19)
+                saved += z[k] * above
+            total += saved + requests * (gamma[first[bc, rho]] - gamma_star)
         value[b, group] = total
 
 

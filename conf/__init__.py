@@ -1,0 +1,1 @@
+"""The command line's configuration: Hydra reads a package only where this file lies."""

@@ -169,8 +169,6 @@ def build_problem(
         model_rank=model_rank,
         paths=path_nodes,
         type_task=type_task,
-        types_by_task=type_task.argsort(stable=True),
-        task_start=torch.nn.functional.pad(type_task.bincount(minlength=tasks).cumsum(0), (1, 0)),
         ranked=rank_options(cost, path_nodes, type_task, task_models, omega, ranks),
         requests=requests,
         **parts,

@@ -168,11 +168,9 @@ def gain_and_subgradient_kernel(
     if kernels.compiled_for(r, size * types * ranks):
         from idn_torch.kernels import tables as table_kernels
 
-        kernels.set_threads()
-        total = r.new_empty(size, len(problem.task_ids), dtype=torch.float64)
+        total = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
         table_kernels.gain_and_subgradient(
-            problem.types_by_task.numpy(),
-            problem.task_start.numpy(),
+            *kernels.owners(problem, size),
             *map(kernels.rows, (cost, option, first, r, lam, y, slope, total)),
         )
         return total.sum(-1).to(y.dtype).reshape(batch), slope.reshape(*batch, nodes, models)

@@ -43,12 +43,9 @@ def marginal_gains(
     if kernels.compiled_for(r, size * types * ranks):
         from idn_torch.kernels import tables as table_kernels
 
-        kernels.set_threads()
-        table_kernels.marginal_gains(
-            problem.types_by_task.numpy(),
-            problem.task_start.numpy(),
-            *map(kernels.rows, (cost, option, r, lam, flat, wanted, gains)),
-        )
+        owner, workers, _ = kernels.owners(problem, size)
+        arrays = map(kernels.rows, (cost, option, r, lam, flat > 0.5, wanted, gains))
+        table_kernels.marginal_gains(owner, workers, *arrays)
         return gains.reshape(*batch, nodes, models)
     rank = torch.arange(ranks, device=r.device)
     for rows in type_chunks(types, size * ranks, chunk_elements):

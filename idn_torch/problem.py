@@ -36,9 +36,6 @@ class Problem:
         model_rank: position of each model among its task's, `(M,)` int64.
         paths: node of each path position, `(R, J)` int64, padded with -1.
         type_task: task of each request type, `(R,)` int64.
-        types_by_task: the types in order of their task, `(R,)` int64; those of task i are
-            `types_by_task[task_start[i] : task_start[i + 1]]`.
-        task_start: `(N + 1,)` int64.
         ranked: the options of each type in order of cost; leading batch dims after `with_cost` with a batch.
         requests: `(T, R)`, or None when built without.
         path_latency: round-trip latency from the ingress to each position, `(R, J)`, in `latency_unit`; like the
@@ -68,8 +65,6 @@ class Problem:
     model_rank: Tensor
     paths: Tensor
     type_task: Tensor
-    types_by_task: Tensor
-    task_start: Tensor
     ranked: RankedOptions
     requests: Tensor | None = None
     path_latency: Tensor | None = None
@@ -138,6 +133,11 @@ class Problem:
                 f"type {self.type_ids[rho]!r}: the cost of model {self.model_ids[model]!r} on node "
                 f"{self.node_ids[node]!r} is {float(cost[wrong][0])}; every option on a path needs a finite cost"
             )
+
+    def option_count(self) -> Tensor:
+        """K_rho, the number of options of each type, `(R,)` int64."""
+        per_task = (self.task_models >= 0).sum(-1)
+        return (self.paths >= 0).sum(-1) * per_task[self.type_task]
 
     def option_exists(self) -> Tensor:
         """True where path position j and model q of the type's task exist, `(R, J, Q)`."""

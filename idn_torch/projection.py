@@ -140,7 +140,7 @@ def _negentropy_compiled(log_y: Tensor, sizes: Tensor, where: FeasibleSet) -> Te
     lead, models = log_y.shape[:-1], log_y.shape[-1]
     budgets = torch.where(where.holds_all, -1.0, where.budgets)[..., None]
     out = torch.zeros_like(log_y, memory_format=torch.contiguous_format)
-    kernels.set_threads()
+    kernels.use_threads()
     node_kernels.project_negentropy(
         log_y.reshape(-1, models).numpy(),
         kernels.repeating_rows(sizes, lead),

@@ -101,7 +101,7 @@ def _compiled(y: Tensor, sizes: Tensor, uniforms: Tensor) -> Rounded:
     lead, models = y.shape[:-1], y.shape[-1]
     x = torch.empty_like(y, memory_format=torch.contiguous_format)
     residual = torch.empty(lead, dtype=torch.int64)
-    kernels.set_threads()
+    kernels.use_threads()
     node_kernels.depround(
         y.reshape(-1, models).numpy(),
         kernels.repeating_rows(sizes, lead),

@@ -138,16 +138,14 @@ def _serve_compiled(
     full = (problem.capacity.flatten() <= 0) & ~problem.repository.flatten()
     full = full.expand(size, -1).contiguous()
     common = (*map(kernels.rows, (cost, option, first, r, x.flatten(1) > 0.5)), problem.capacity.flatten().numpy())
-    kernels.set_threads()
+    owner = kernels.owners(problem, size)
     if discipline == "fcfs":
-        by_task = problem.type_task[order].argsort(stable=True, dim=-1)
-        members = order.gather(-1, by_task)
         out = map(kernels.rows, (served, load, *sums))
-        table_kernels.serve_fcfs(kernels.rows(members), problem.task_start.numpy(), *common, *out)
+        table_kernels.serve_fcfs(*owner, kernels.rows(order), *common, *out)
         full |= load >= problem.capacity.flatten()
     else:
         out = map(kernels.rows, (served, load, full, torch.zeros_like(load), *sums))
-        table_kernels.serve_fair(problem.types_by_task[None].numpy(), problem.task_start.numpy(), *common, *out)
+        table_kernels.serve_fair(*owner, *common, *out)
     return served, load, full, sums[0].sum(-1), sums[1].sum(-1)
 
 
@@ -155,8 +153,7 @@ def _potential_compiled(problem: Problem, batch: torch.Size, r: Tensor, left: Te
     from idn_torch.kernels import tables as table_kernels
 
     _, option, _ = flat_tables(problem, batch)
-    count = problem.ranked.mask.sum(-1)
-    count = count[(0,) * (count.ndim - 1)]  # ranks of a type do not depend on costs
+    count = problem.option_count()
     lam = torch.empty_like(served)
     table_kernels.potential_capacity(kernels.rows(option), count.numpy(), *map(kernels.rows, (r, left, served, lam)))
     return lam

@@ -1,7 +1,7 @@
 """Compiled CPU kernels for large tables. The torch code is the readable reference; both give the same results.
 
-A table's types are grouped by task: types of different tasks never meet at an option, so groups run in parallel
-without sharing a sum, and results do not depend on the number of threads.
+Threads own whole tasks: types of different tasks never meet at an option, so no two threads add to one sum, and
+results do not depend on how many there are.
 """
 
 import importlib.util
@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["compiled_for", "path_taken", "repeating_rows", "rows", "set_threads"]
+from idn_torch.problem import Problem
+
+__all__ = ["compiled_for", "owners", "path_taken", "repeating_rows", "rows", "use_threads"]
 
 # Below this many elements the torch code is done sooner than the compiler would have loaded its cache.
 MIN_ELEMENTS = 1 << 20
@@ -45,8 +47,22 @@ def repeating_rows(tensor: Tensor, lead: torch.Size) -> NDArray[Any]:
     return tensor.reshape(-1, tensor.shape[-1]).contiguous().numpy()
 
 
-def set_threads() -> None:
-    """Give numba as many threads as torch may use."""
+def use_threads() -> int:
+    """Give numba as many threads as torch may use, and say how many."""
     from numba import config, set_num_threads
 
-    set_num_threads(min(torch.get_num_threads(), getattr(config, "NUMBA_NUM_THREADS", 1)))
+    threads = min(torch.get_num_threads(), getattr(config, "NUMBA_NUM_THREADS", 1))
+    set_num_threads(threads)
+    return threads
+
+
+def owners(problem: Problem, instances: int) -> tuple[NDArray[Any], int, NDArray[Any]]:
+    """Which worker owns each type `(R,)`, their number, and the types' tasks: whole tasks each, of like size.
+
+    A worker per thread is enough, one where the batch keeps the threads busy.
+    """
+    workers = 1 if instances >= use_threads() else min(use_threads(), len(problem.task_ids))
+    count = problem.type_task.bincount(minlength=len(problem.task_ids))
+    middle = count.cumsum(0) - count / 2
+    owner = (middle * workers / count.sum()).long().clamp(max=workers - 1)
+    return owner[problem.type_task].numpy(), workers, problem.type_task.numpy()

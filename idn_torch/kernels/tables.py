@@ -1,7 +1,8 @@
 """Compiled kernels over ranked tables: gain and subgradient, marginal gains, serving.
 
-An array with a batch axis holds one row or B; row `b % rows` belongs to instance b. `members[start[i] : start[i + 1]]`
-are the types of task i. Types of different tasks never meet at an option.
+An array with a batch axis holds one row or B; row `b % rows` belongs to instance b. Types of different tasks never meet
+at an option, so workers that own different tasks share no sum: `owner` (R,) is the worker of each type, of `workers` in
+all, and every option's sum runs over its types in order whatever their number.
 """
 
 from typing import Any
@@ -19,8 +20,9 @@ _compiled: Any = njit(parallel=True, cache=True, nogil=True)
 
 @_compiled
 def gain_and_subgradient(
-    members: Array,
-    start: Array,
+    owner: Array,
+    workers: int,
+    type_task: Array,
     cost: Array,
     option: Array,
     first: Array,
@@ -30,20 +32,19 @@ def gain_and_subgradient(
     slope: Array,
     value: Array,
 ) -> None:
-    """Eqs. (16) and (18): adds to slope (B, V*M) and writes value (B, N), the gain of each task.
+    """Eqs. (16) and (18): added to zeroed slope (B, V*M) and value (B, N), the gain of each task.
 
     A type's ranks are read up to K* only: later ones have no part in either.
     """
-    groups = start.shape[0] - 1
-    ranks = cost.shape[2]
-    for work in prange(slope.shape[0] * groups):
-        b, group = work // groups, work % groups
+    types, ranks = cost.shape[1:]
+    for work in prange(slope.shape[0] * workers):
+        b, worker = work // workers, work % workers
         bc, br, bl, by = b % cost.shape[0], b % r.shape[0], b % lam.shape[0], b % y.shape[0]
         rounded = np.empty(1, lam.dtype)
         z = np.empty(ranks, lam.dtype)
-        total = 0.0
-        for i in range(start[group], start[group + 1]):
-            rho = members[i]
+        for rho in range(types):
+            if owner[rho] != worker:
+                continue
             requests = r[br, rho]
             gamma, at, available = cost[bc, rho], option[bc, rho], lam[bl, rho]
             reached = 0.0
@@ -61,14 +62,13 @@ def gain_and_subgradient(
                 above = gamma_star - gamma[k]
                 slope[b, at[k]] += available[k] * above  # eq. (19)
                 saved += z[k] * above
-            total += saved + requests * (gamma[first[bc, rho]] - gamma_star)
-        value[b, group] = total
+            value[b, type_task[rho]] += saved + requests * (gamma[first[bc, rho]] - gamma_star)
 
 
 @_compiled
 def marginal_gains(
-    members: Array,
-    start: Array,
+    owner: Array,
+    workers: int,
     cost: Array,
     option: Array,
     r: Array,
@@ -78,32 +78,34 @@ def marginal_gains(
     gains: Array,
 ) -> None:
     """`G(x + e) - G(x)` added to gains (B, V*M) at the entries where wanted (B, V*M) is True."""
-    groups = start.shape[0] - 1
-    ranks = cost.shape[2]
-    for work in prange(gains.shape[0] * groups):
-        b, group = work // groups, work % groups
+    types, ranks = cost.shape[1:]
+    for work in prange(gains.shape[0] * workers):
+        b, worker = work // workers, work % workers
         bc, br, bl = b % cost.shape[0], b % r.shape[0], b % lam.shape[0]
         unserved = np.empty(ranks)
-        suffix = np.empty(ranks + 1)
-        for i in range(start[group], start[group + 1]):
-            rho = members[i]
+        suffix = np.empty(ranks)
+        for rho in range(types):
             requests = r[br, rho]
-            if requests <= 0:
+            if owner[rho] != worker or requests <= 0:
                 continue
-            reached = 0.0
+            gamma, at = cost[bc, rho], option[bc, rho]
+            reached, sought = 0.0, False
             k_star = ranks - 1
             for k in range(ranks):
-                reached += lam[bl, rho, k] * x[b, option[bc, rho, k]]
+                sought |= wanted[b, at[k]]
+                if x[b, at[k]]:
+                    reached += lam[bl, rho, k]
                 unserved[k] = max(requests - reached, 0.0)
                 if reached >= requests:
                     k_star = k
                     break
+            if not sought:
+                continue
             suffix[k_star] = 0.0
             for k in range(k_star - 1, -1, -1):
-                suffix[k] = suffix[k + 1] + (cost[bc, rho, k + 1] - cost[bc, rho, k]) * unserved[k]
+                suffix[k] = suffix[k + 1] + (gamma[k + 1] - gamma[k]) * unserved[k]
             for k in range(k_star):
-                at = option[bc, rho, k]
-                if not wanted[b, at]:
+                if not wanted[b, at[k]]:
                     continue
                 available = lam[bl, rho, k]
                 # First rank from k on that leaves less unserved than this model could take.
@@ -114,13 +116,15 @@ def marginal_gains(
                         high = middle
                     else:
                         low = middle + 1
-                gains[b, at] += available * (cost[bc, rho, low] - cost[bc, rho, k]) + suffix[low]
+                gains[b, at[k]] += available * (gamma[low] - gamma[k]) + suffix[low]
 
 
 @_compiled
 def serve_fcfs(
-    members: Array,
-    start: Array,
+    owner: Array,
+    workers: int,
+    type_task: Array,
+    order: Array,
     cost: Array,
     option: Array,
     first: Array,
@@ -132,14 +136,15 @@ def serve_fcfs(
     cost_sum: Array,
     gain_sum: Array,
 ) -> None:
-    """Serial dictatorship into zeroed served (B, R, K) and load (B, V*M); members (B or 1, R) in order of arrival."""
-    groups = start.shape[0] - 1
-    for work in prange(served.shape[0] * groups):
-        b, group = work // groups, work % groups
-        bm, bc, br = b % members.shape[0], b % cost.shape[0], b % r.shape[0]
-        total, saved = 0.0, 0.0
-        for i in range(start[group], start[group + 1]):
-            rho = members[bm, i]
+    """Serial dictatorship in the order of arrival (B or 1, R), into zeroed served (B, R, K) and load (B, V*M)."""
+    for work in prange(served.shape[0] * workers):
+        b, worker = work // workers, work % workers
+        bo, bc, br = b % order.shape[0], b % cost.shape[0], b % r.shape[0]
+        for i in range(order.shape[1]):
+            rho = order[bo, i]
+            if owner[rho] != worker:
+                continue
+            total, saved = 0.0, 0.0
             left = r[br, rho]
             repository = first[bc, rho]
             gamma_rep = cost[bc, rho, repository]
@@ -156,13 +161,15 @@ def serve_fcfs(
                     left -= take
                     total += take * cost[bc, rho, k]
                     saved += take * (gamma_rep - cost[bc, rho, k])
-        cost_sum[b, group], gain_sum[b, group] = total, saved
+            cost_sum[b, type_task[rho]] += total
+            gain_sum[b, type_task[rho]] += saved
 
 
 @_compiled
 def serve_fair(
-    members: Array,
-    start: Array,
+    owner: Array,
+    workers: int,
+    type_task: Array,
     cost: Array,
     option: Array,
     first: Array,
@@ -177,22 +184,21 @@ def serve_fair(
     gain_sum: Array,
 ) -> None:
     """Immediate acceptance with rationing into zeroed served, load and offered; full is True where capacity is 0."""
-    groups = start.shape[0] - 1
-    for work in prange(served.shape[0] * groups):
-        b, group = work // groups, work % groups
+    for work in prange(served.shape[0] * workers):
+        b, worker = work // workers, work % workers
         bc, br = b % cost.shape[0], b % r.shape[0]
-        begin, count = start[group], start[group + 1] - start[group]
+        own = np.flatnonzero(owner == worker)
+        count = own.shape[0]
         left = np.empty(count, r.dtype)
         rank = np.zeros(count, np.int64)
         busy = 0
         for i in range(count):
-            left[i] = r[br, members[0, begin + i]]
+            left[i] = r[br, own[i]]
             busy += left[i] > 0
-        total, saved = 0.0, 0.0
         while busy > 0:
             for i in range(count):
                 if left[i] > 0:
-                    rho = members[0, begin + i]
+                    rho = own[i]
                     k = rank[i]
                     while k < first[bc, rho] and (not x[b, option[bc, rho, k]] or full[b, option[bc, rho, k]]):
                         k += 1
@@ -200,7 +206,7 @@ def serve_fair(
                     offered[b, option[bc, rho, k]] += left[i]
             for i in range(count):
                 if left[i] > 0:
-                    rho = members[0, begin + i]
+                    rho = own[i]
                     k = rank[i]
                     at = option[bc, rho, k]
                     take = left[i]
@@ -208,12 +214,12 @@ def serve_fair(
                     if k < first[bc, rho] and offered[b, at] >= room:
                         take = left[i] * (room / offered[b, at])
                     served[b, rho, k] += take
-                    total += take * cost[bc, rho, k]
-                    saved += take * (cost[bc, rho, first[bc, rho]] - cost[bc, rho, k])
+                    cost_sum[b, type_task[rho]] += take * cost[bc, rho, k]
+                    gain_sum[b, type_task[rho]] += take * (cost[bc, rho, first[bc, rho]] - cost[bc, rho, k])
             busy = 0
             for i in range(count):
                 if left[i] > 0:
-                    rho = members[0, begin + i]
+                    rho = own[i]
                     k = rank[i]
                     at = option[bc, rho, k]
                     if offered[b, at] > 0:  # the first type here settles the option's round
@@ -225,7 +231,6 @@ def serve_fair(
                         offered[b, at] = 0
                     left[i] = max(left[i] - served[b, rho, k], 0) if full[b, at] else 0
                     busy += left[i] > 0
-        cost_sum[b, group], gain_sum[b, group] = total, saved
 
 
 @_compiled

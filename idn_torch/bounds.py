@@ -69,8 +69,10 @@ class Cuts(NamedTuple):
         return Cuts(self.offset + offset, self.slope + slope, self.slots + 1)
 
     def bound(self, problem: Problem) -> Tensor:
-        """Bound on the mean gain of every static allocation over the slots so far, `(...)` float64."""
-        return (self.offset + knapsack(problem, self.slope)) / max(1, self.slots)
+        """Bound on the mean gain of every static allocation over the slots so far, `(...)` float64; inf without any."""
+        if self.slots == 0:
+            return torch.full_like(self.offset, torch.inf)
+        return (self.offset + knapsack(problem, self.slope)) / self.slots
 
 
 def knapsack(problem: Problem, slope: Tensor) -> Tensor:

@@ -80,3 +80,8 @@ def test_cuts_add_up_to_upper_bound_and_batch():
     assert close(cuts.bound(problem), together)
     for i in range(3):
         assert close(idn.upper_bound(problem, problem.requests, lam, y[i]), together[i])
+
+
+def test_no_cut_bounds_nothing():
+    problem = random_problem(3)
+    assert Cuts.none(problem, (2,)).bound(problem).tolist() == [float("inf")] * 2

@@ -8,7 +8,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from idn_torch.serving import serve_kernel
 COPIES = 3
 
 
-def median_ms(ways: list[Callable[[], Any]], device: torch.device, repeats: int) -> float:
+def median_ms(ways: Sequence[Callable[[], Any]], device: torch.device, repeats: int) -> float:
     """Median time of one call, in ms; the calls take turns. Device events on a GPU, the clock elsewhere."""
     for way in ways:
         way()
@@ -60,7 +60,7 @@ def check(problem: Problem, device: torch.device) -> None:
     print(f"correct: a run on {device} equals the one on the CPU")
 
 
-def cases(problem: Problem) -> dict[str, tuple[list[Callable[[], Any]], int]]:
+def cases(problem: Problem) -> dict[str, tuple[Sequence[Callable[[], Any]], int]]:
     """Each kernel's calls on rotating inputs, and the bytes it has to move at least."""
     assert problem.requests is not None
     policy = Infida()

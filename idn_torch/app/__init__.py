@@ -1,0 +1,1 @@
+"""The command line application: configuration, run loop, run directory, table and plots."""

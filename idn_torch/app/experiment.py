@@ -1,0 +1,229 @@
+"""A run made ready: everything that the configuration names, built and checked before anything is written."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from idn_torch.app.batch import Instances, instances
+from idn_torch.app.choices import POLICIES, build_policy, build_problem, choice_name, located
+from idn_torch.app.config import Config, InfidaConfig, PolicyConfig, PopularityConfig
+from idn_torch.checks import check_counts
+from idn_torch.errors import InputError
+from idn_torch.philox import uniforms
+from idn_torch.problem import Problem
+from idn_torch.simulation import Policy
+
+__all__ = ["Contender", "Experiment", "prepare"]
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+ORDERS = ("index", "random")
+
+# Keeps the uniforms that shuffle arrivals apart from those that round allocations: "order" in ASCII.
+_ORDER_KEY = 0x6F72646572
+
+# Below so many table elements a second thread costs more in waiting than it saves in work.
+_SMALL = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A policy that takes part, with its batch of instances."""
+
+    name: str
+    policy: Policy
+    seed: Tensor
+    batch: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What a run needs.
+
+    Attributes:
+        config: what it was built from.
+        problem: the network, with a batch of cost tables where alpha is a list.
+        requests: one slot after the other, `(T, R)`; a run of more slots starts over.
+        slots: how many to run.
+        instances: the batch.
+        contenders: the policy first, then the one it is compared with, if any.
+        notes: what the user should know, for the log.
+    """
+
+    config: Config
+    problem: Problem
+    requests: Tensor
+    slots: int
+    instances: Instances
+    contenders: tuple[Contender, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def varies(self) -> bool:
+        """Whether costs change from slot to slot."""
+        return self.config.latency.swing > 0
+
+    @cached_property
+    def threads(self) -> int:
+        """CPU threads to run with: a function of the problem, so that a resumed run adds up in the same order."""
+        if self.config.threads is not None:
+            return self.config.threads
+        elements = self.requests.shape[-1] * self.problem.ranked.cost.shape[-1] * len(self.instances.all)
+        return 1 if elements < _SMALL else torch.get_num_threads()
+
+    def requests_at(self, slot: int) -> Tensor:
+        """The requests of this slot, `(R,)`."""
+        return self.requests[slot % self.requests.shape[0]]
+
+    def problem_at(self, slot: int) -> Problem:
+        """The problem with the costs of this slot."""
+        if not self.varies:
+            return self.problem
+        problem, latency = self.problem, self.config.latency
+        assert problem.path_latency is not None
+        rise = latency.swing * math.sin(2 * math.pi * slot / latency.period)
+        cost = self._base_cost + rise * problem.path_latency[:, :, None]
+        return dataclasses.replace(
+            problem.with_cost(cost, validate=False), path_latency=(1 + rise) * problem.path_latency
+        )
+
+    def order_at(self, slot: int) -> Tensor | None:
+        """The order of arrival in this slot, `(R,)` or `(B, R)`: a function of the seed and the slot alone."""
+        if self.config.order == "index":
+            return None
+        key = self.contenders[0].seed ^ _ORDER_KEY << 16
+        return uniforms(key, 1, self.requests.shape[-1], slot=slot)[..., 0, :].argsort(dim=-1, stable=True)
+
+    @cached_property
+    def _base_cost(self) -> Tensor:
+        return self.problem.cost_table()
+
+
+def prepare(config: Config) -> Experiment:
+    """Build and check a run.
+
+    Raises:
+        IDNError: naming the key, or the part of the scenario, that is wrong.
+    """
+    config = dataclasses.replace(config, problem=located(config.problem))
+    device, dtype = _device(config.device), _dtype(config.dtype)
+    if config.order not in ORDERS:
+        raise InputError(f"order is {config.order!r}; use one of {', '.join(ORDERS)}")
+    if config.order == "random" and config.policy.discipline != "fcfs":
+        raise InputError(
+            f"order=random is for policy.discipline=fcfs; it makes no difference to {config.policy.discipline!r}"
+        )
+    _at_least("checkpoint_every", config.checkpoint_every, 0)
+    if config.threads is not None:
+        _at_least("threads", config.threads, 1)
+    batch = instances(config)
+    problem = build_problem(config.problem, dtype, device)
+    problem = _with_alpha(problem, batch)
+    _check_latency(config, problem)
+    requests = _requests(config, problem)
+    contenders, notes = _contenders(config, problem, batch)
+    slots = config.slots or requests.shape[0]
+    return Experiment(config, problem, requests, slots, batch, contenders, (*notes, *_excluded(problem)))
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}; use cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device is {name!r}, but PyTorch sees {torch.cuda.device_count()} CUDA devices here; use device=cpu"
+        )
+    return device
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise InputError(f"dtype is {name!r}; use one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(f"{key} is {value}; it must be at least {least}")
+
+
+def _with_alpha(problem: Problem, batch: Instances) -> Problem:
+    alpha = batch.column("alpha")
+    if alpha[0] is None:
+        return problem
+    if "alpha" in batch.listed:
+        return problem.with_alpha(torch.tensor(alpha, dtype=torch.float64)[:, None])
+    return problem.with_alpha(torch.tensor(alpha[:1], dtype=torch.float64))
+
+
+def _check_latency(config: Config, problem: Problem) -> None:
+    latency = config.latency
+    if not 0 <= latency.swing < 1:
+        raise InputError(f"latency.swing is {latency.swing:g}; it must be in [0, 1)")
+    _at_least("latency.period", latency.period, 2)
+    if latency.swing > 0 and problem.path_latency is None:
+        raise InputError("latency.swing needs a problem with latencies; this one has a general cost table")
+
+
+def _requests(config: Config, problem: Problem) -> Tensor:
+    requests = problem.requests
+    if requests is None or requests.shape[0] == 0:
+        raise InputError("the problem has no requests; a run needs those of at least one slot")
+    if config.slots is not None:
+        _at_least("slots", config.slots, 1)
+        if config.slots > requests.shape[0] and not config.cycle:
+            raise InputError(
+                f"slots is {config.slots}, but the problem has requests for {requests.shape[0]} slots only; "
+                "ask for no more, or start over with cycle=true"
+            )
+    check_counts(problem, requests)
+    return requests[: config.slots]
+
+
+def _contenders(config: Config, problem: Problem, batch: Instances) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
+    seed = torch.tensor(batch.column("seed"), dtype=torch.int64, device=problem.device)
+    seed = seed if batch.batch else seed[0]
+    main = choice_name(config.policy, POLICIES)
+    out = [Contender(main, build_policy(config.policy, _step_size(batch)), seed, batch.batch)]
+    if not config.compare:
+        return tuple(out), ()
+    discipline = config.policy.discipline
+    other: PolicyConfig = InfidaConfig(discipline) if main == "popularity" else PopularityConfig(discipline)
+    name = choice_name(other, POLICIES)
+    if name == "popularity" and problem.delay is None:
+        return tuple(out), ("no comparison: the popularity rule needs delays and accuracies, not a cost table",)
+    # The popularity rule draws nothing: one instance stands for all where costs and arrivals are the same.
+    alone = name == "popularity" and "alpha" not in batch.listed and config.order == "index"
+    contender = Contender(
+        name, build_policy(other, InfidaConfig.c), seed.new_zeros(()) if alone else seed, () if alone else batch.batch
+    )
+    return (*out, contender), ()
+
+
+def _step_size(batch: Instances) -> float | Tensor:
+    c = batch.column("c")
+    if "c" in batch.listed:
+        return torch.tensor(c, dtype=torch.float64)
+    return 1.0 if c[0] is None else float(c[0])
+
+
+def _excluded(problem: Problem) -> list[str]:
+    """A line for each node that has models too large for it."""
+    where = problem.feasible
+    never = (~where.free & ~where.fixed).cpu()
+    lines = []
+    for v in never.any(-1).nonzero()[:, 0].tolist():
+        names = [problem.model_ids[m] for m in never[v].nonzero()[:, 0].tolist()]
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        lines.append(
+            f"node {problem.node_ids[v]!r}: never deployed there, for being larger than its free budget of "
+            f"{float(where.budgets[v]):g} {problem.size_unit}: {', '.join(names[:10])}{more}"
+        )
+    return lines

@@ -12,8 +12,6 @@ from idn_torch.rounding import depround_kernel
 from idn_torch.serving import serve_kernel
 from tests.instances import close, feasible_allocation, random_allocation, random_problem
 
-pytest.importorskip("numba")
-
 DTYPES = (torch.float32, torch.float64)
 
 

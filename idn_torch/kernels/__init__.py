@@ -4,7 +4,6 @@ Threads own whole tasks: types of different tasks never meet at an option, so no
 results do not depend on how many there are.
 """
 
-import importlib.util
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ def compiled_for(tensor: Tensor, elements: int) -> bool:
         elements >= MIN_ELEMENTS
         and type(tensor) is Tensor  # fake tensors have no memory to point at
         and tensor.device.type == "cpu"
-        and importlib.util.find_spec("numba") is not None
     )
 
 

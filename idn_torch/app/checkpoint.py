@@ -17,10 +17,11 @@ from idn_torch.app.loop import Loop
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
 
-__all__ = ["Checkpoint", "load_checkpoint", "resumed_config", "save_checkpoint"]
+__all__ = ["CHECKPOINT", "Checkpoint", "load_checkpoint", "resumed_config", "save_checkpoint"]
 
 FORMAT = 1
-FILE = Path("checkpoints", "last.pt")
+CHECKPOINT = Path("checkpoints", "last.pt")
+"""Where it lies in a run directory."""
 
 _OF_THE_COMMAND = ("slots", "cycle", "threads", "progress", "plots", "checkpoint_every", "resume")
 """Keys that a command that resumes may set; all others belong to the run."""
@@ -76,7 +77,7 @@ def save_checkpoint(directory: Path, loop: Loop, seconds: float) -> None:
     }
     buffer = io.BytesIO()
     torch.save(data, buffer)
-    write_bytes(directory / FILE, buffer.getvalue())
+    write_bytes(directory / CHECKPOINT, buffer.getvalue())
 
 
 def load_checkpoint(directory: str) -> Checkpoint:
@@ -85,10 +86,10 @@ def load_checkpoint(directory: str) -> Checkpoint:
     Raises:
         InputError: there is none, or it is not one of this package.
     """
-    file = Path(directory).absolute() / FILE
+    file = Path(directory).absolute() / CHECKPOINT
     if not file.is_file():
         raise InputError(
-            f"resume is {directory!r}, which holds no {FILE}; give the directory of a run that wrote a checkpoint"
+            f"resume is {directory!r}, which holds no {CHECKPOINT}; give the directory of a run that wrote a checkpoint"
         )
     try:
         data = torch.load(file, map_location="cpu", weights_only=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from idn_torch.app.experiment import Contender, Experiment
-from idn_torch.app.observe import TIERS, Places, observe, places
+from idn_torch.app.observe import OBSERVED, observe, weigh
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
 from idn_torch.simulation import RunState, advance, begin
@@ -21,9 +21,7 @@ FIGURES = (
     "gain_fractional",
     "cost",
     "model_updates",
-    *(f"served_{tier}" for tier in TIERS),
-    "latency",
-    "accuracy",
+    *OBSERVED,
 )
 """What is kept of every slot: sums over its requests, in this order."""
 
@@ -47,7 +45,7 @@ class Loop:
     slot: int = 0
     history: dict[str, Tensor] = field(default_factory=dict)
     _pending: list[dict[str, Tensor]] = field(default_factory=list)
-    _places: Places | None = None
+    _weights: Tensor | None = None
 
     @classmethod
     def start(cls, experiment: Experiment) -> "Loop":
@@ -64,11 +62,11 @@ class Loop:
         """Run one slot. Waits for the device at most where serving looks whether it has ended."""
         experiment, slot = self.experiment, self.slot
         problem, order = experiment.problem_at(slot), experiment.order_at(slot)
-        where = self._where(problem)
+        weights = self._weigh(problem)
         states, rows = {}, {}
         for one in experiment.contenders:
             state, row = advance(problem, one.policy, self.states[one.name], experiment.requests_at(slot), order)
-            row |= observe(where, state.served)
+            row |= observe(weights, state.served)
             if state.cuts.slots == 0:
                 row["gain_fractional"] = torch.full_like(row["gain"], torch.nan)
             # `served` is a sum over slots by rank, and ranks change with the costs: keep it to one slot.
@@ -104,10 +102,10 @@ class Loop:
                 self.history[name] = torch.cat([before, new])
         return first
 
-    def _where(self, problem: Problem) -> Places:
-        if self._places is None or self.experiment.varies:
-            self._places = places(problem)
-        return self._places
+    def _weigh(self, problem: Problem) -> Tensor:
+        if self._weights is None or self.experiment.varies:
+            self._weights = weigh(problem)
+        return self._weights
 
 
 def _first(problem: Problem, one: Contender) -> RunState:

@@ -1,14 +1,16 @@
 """conf/, the dataclasses behind it, and the command line's overrides."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import idn_torch
+from idn_torch import cli
 from idn_torch.app.choices import POLICIES, PROBLEMS, Choice
 from idn_torch.app.config import Config, FileConfig, InfidaConfig, register
 from idn_torch.app.experiment import prepare
@@ -90,3 +92,22 @@ def test_multirun_runs_one_after_the_other(command: Command, tmp_path: Path) -> 
     assert code == 0
     assert out.count("NTAG") == 2
     assert sorted(file.parent.name for file in tmp_path.glob("sweep/*/summary.json")) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "figure"),
+    [([], "ratio_to_common_upper_bound"), (["policy=popularity", "compare=false"], "ntag")],
+)
+def test_sweepers_get_the_ratio_or_without_a_bound_the_gain(
+    overrides: list[str], figure: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, returned = cli._task, []
+
+    def spy(cfg: DictConfig) -> float | None:
+        returned.append(task(cfg))
+        return returned[-1]
+
+    monkeypatch.setattr(cli, "_task", spy)
+    code, _, _ = command("experiment=campus", "slots=3", "plots=false", "hydra.run.dir=run", *overrides)
+    assert code == 0
+    assert returned == [json.loads((tmp_path / "run" / "summary.json").read_text())[figure]]

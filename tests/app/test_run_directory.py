@@ -251,3 +251,17 @@ def test_importing_the_library_loads_none_of_the_application() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_needs_neither_hydra_nor_the_global_state_of_matplotlib(tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        from idn_torch.app.config import Config, FileConfig
+        from idn_torch.app.run import run_experiment
+        run_experiment(Config(problem=FileConfig("example:campus"), slots=2), "run")
+        assert not {"hydra", "omegaconf", "matplotlib.pyplot"} & set(sys.modules)
+    """
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "run" / "plots" / "gain.png").is_file()

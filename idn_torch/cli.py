@@ -23,6 +23,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from idn_torch.app.checkpoint import CHECKPOINT
 from idn_torch.app.config import Config, register
 from idn_torch.app.run import run_experiment
 from idn_torch.app.table import render
@@ -59,7 +60,8 @@ def _task(cfg: DictConfig) -> float | None:
         # Hydra would print its own line about a failed job before this one.
         _stop(_one_line(error), 2)
     except KeyboardInterrupt:
-        _stop(f"interrupted; go on with: idn-torch resume={_shown(directory)}", 130)
+        begun = (Path(directory) / CHECKPOINT).is_file()
+        _stop(f"interrupted; go on with: idn-torch resume={_shown(directory)}" if begun else "interrupted", 130)
     print(render(summary))
     print(f"\nrun directory: {_shown(directory)}")
     ratio = summary["ratio_to_common_upper_bound"]

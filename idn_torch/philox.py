@@ -4,9 +4,11 @@ Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as ea
 tensor operations: the same numbers on every device, whatever the batch, the padding or the order of evaluation.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from idn_torch import kernels
 from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["philox4x32", "uniforms"]
@@ -49,6 +51,8 @@ def uniforms(
         >>> uniforms(torch.tensor(7), 1, 2)
         tensor([[0.0687, 0.2990]], dtype=torch.float64)
     """
+    if kernels.compiled_for(seed, seed.numel() * nodes * models):
+        return _compiled(seed, nodes, models, slot, dtype)
     pairs = (models + 1) // 2
     pair = torch.arange(pairs, device=seed.device)
     parts = [torch.empty(*seed.shape, 0, 2 * pairs, dtype=dtype, device=seed.device)]
@@ -64,6 +68,16 @@ def uniforms(
         lanes = [_unit(high, low, dtype) for high, low in (bits[:2], bits[2:])]
         parts.append(torch.stack(lanes, -1).flatten(-2))
     return torch.cat(parts, -2)[..., :models]
+
+
+def _compiled(seed: Tensor, nodes: int, models: int, slot: int | None, dtype: torch.dtype) -> Tensor:
+    from idn_torch.kernels import nodes as node_kernels
+
+    out = torch.empty(*seed.shape, nodes, models, dtype=dtype)
+    kernels.use_threads()
+    words = seed.reshape(-1).numpy().view(np.uint64)
+    node_kernels.philox(words, nodes, slot or 0, int(slot is not None), out.view(-1, models).numpy())
+    return out
 
 
 def _unit(high: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:

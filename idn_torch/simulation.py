@@ -12,6 +12,7 @@ from idn_torch.errors import InputError
 from idn_torch.gain import gain_and_subgradient_kernel, potential_capacity_kernel
 from idn_torch.infida import Slot
 from idn_torch.problem import Problem
+from idn_torch.serving import Served
 from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["Policy", "Result", "RunState", "advance", "begin", "run"]
@@ -37,14 +38,12 @@ class RunState(NamedTuple):
         previous: allocation of the slot before, `(..., V, M)`.
         cuts: cuts of the gain under the observed capacities l_t; none for policies without a fractional state.
         common: cuts of the gain under `l = min(L, r)`, which no policy influences; likewise.
-        served: requests served so far at each rank, `(..., R, K)`.
     """
 
     policy: Any
     previous: Tensor
     cuts: Cuts
     common: Cuts
-    served: Tensor
 
 
 class Result(NamedTuple):
@@ -78,8 +77,7 @@ def begin(problem: Problem, policy: Policy, seed: Tensor | int = 0, batch: tuple
     """State of a run before its first slot."""
     state = policy.init(problem, seed, batch)
     shape = tuple(state.x.shape[:-2])
-    served = problem.sizes.new_zeros(*shape, *problem.ranked.cost.shape[-2:])
-    return RunState(state, state.x, Cuts.none(problem, shape), Cuts.none(problem, shape), served)
+    return RunState(state, state.x, Cuts.none(problem, shape), Cuts.none(problem, shape))
 
 
 def advance(
@@ -89,8 +87,8 @@ def advance(
     r: Tensor,
     order: Tensor | None = None,
     common_bound: bool = True,
-) -> tuple[RunState, dict[str, Tensor]]:
-    """One slot: the state after it and its figures, each `(...)`. Checks nothing, waits for nothing.
+) -> tuple[RunState, dict[str, Tensor], Served]:
+    """One slot: the state after it, its figures, each `(...)`, and who was served. Checks nothing, waits for nothing.
 
     Args:
         common_bound: also cut the gain under `l = min(L, r)`: one more pass over the tables.
@@ -114,7 +112,7 @@ def advance(
         "cost": served.cost,
         "model_updates": updates,
     }
-    return RunState(policy_state, x, cuts, common, state.served + served.served), row
+    return RunState(policy_state, x, cuts, common), row, served
 
 
 @torch.no_grad()
@@ -160,7 +158,7 @@ def run(
     state = begin(problem, policy, seed, batch)
     rows: list[dict[str, Tensor]] = []
     for t in range(requests.shape[-2]):
-        state, row = advance(
+        state, row, _ = advance(
             problem, policy, state, requests[..., t, :], None if order is None else order(t), common_bound
         )
         rows.append(row)

@@ -120,7 +120,7 @@ def test_ties_rank_the_same_on_cuda():
 
 def test_a_run_state_advances_without_touching_the_one_before(three_nodes):
     state = begin(three_nodes, idn.Infida())
-    kept = [t.clone() for t in (state.previous, state.served, state.cuts.slope)]
+    kept = [t.clone() for t in (state.previous, state.policy.y, state.cuts.slope)]
     advance(three_nodes, idn.Infida(), state, three_nodes.requests[0])
-    for before, now in zip(kept, (state.previous, state.served, state.cuts.slope), strict=True):
+    for before, now in zip(kept, (state.previous, state.policy.y, state.cuts.slope), strict=True):
         assert torch.equal(before, now)

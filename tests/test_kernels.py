@@ -8,6 +8,7 @@ from idn_torch import kernels
 from idn_torch.gain import gain_and_subgradient_kernel
 from idn_torch.marginal import marginal_gains
 from idn_torch.mirror import mirror_step_kernel
+from idn_torch.philox import uniforms
 from idn_torch.rounding import depround_kernel
 from idn_torch.serving import serve_kernel
 from tests.instances import close, feasible_allocation, random_allocation, random_problem
@@ -86,6 +87,14 @@ def test_projection_agrees(monkeypatch, seed, dtype):
     eta = torch.tensor([0.0, 1.0, 30.0], dtype=dtype)[:, None, None]
     a, b = both(monkeypatch, mirror_step_kernel, y, grad, eta, problem.sizes, problem.feasible, "negentropy")
     assert close(b[0], a[0], dtype, scale=30)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("slot", [None, 0, 2**31])
+def test_uniforms_agree_bit_for_bit(monkeypatch, slot, dtype):
+    seeds = torch.tensor([[0, 3], [2**40 + 1, -5]])
+    a, b = both(monkeypatch, uniforms, seeds, 4, 7, slot, dtype)
+    assert torch.equal(a[0], b[0])
 
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from idn_torch.app.experiment import Contender, Experiment
+from idn_torch.app.experiment import Experiment
 from idn_torch.app.observe import OBSERVED, observe, weigh
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
@@ -51,7 +51,7 @@ class Loop:
     def start(cls, experiment: Experiment) -> "Loop":
         """Before the first slot."""
         problem = experiment.problem_at(0)
-        states = {one.name: _first(problem, one) for one in experiment.contenders}
+        states = {one.name: begin(problem, one.policy, one.seed, one.batch) for one in experiment.contenders}
         empty = {
             one.name: torch.empty(0, len(FIGURES), *(one.batch or (1,)), dtype=torch.float64)
             for one in experiment.contenders
@@ -65,12 +65,11 @@ class Loop:
         weights = self._weigh(problem)
         states, rows = {}, {}
         for one in experiment.contenders:
-            state, row = advance(problem, one.policy, self.states[one.name], experiment.requests_at(slot), order)
-            row |= observe(weights, state.served)
-            if state.cuts.slots == 0:
+            before, requests = self.states[one.name], experiment.requests_at(slot)
+            states[one.name], row, served = advance(problem, one.policy, before, requests, order)
+            row |= observe(weights, served.served)
+            if states[one.name].cuts.slots == 0:
                 row["gain_fractional"] = torch.full_like(row["gain"], torch.nan)
-            # `served` is a sum over slots by rank, and ranks change with the costs: keep it to one slot.
-            states[one.name] = state._replace(served=state.served.new_zeros(()).expand(state.served.shape))
             batch = one.batch or (1,)
             rows[one.name] = torch.stack([row[key].double().expand(batch) for key in FIGURES])
         # An interrupt may fall between any two statements. A row too many is cut off; a row too few would be lost.
@@ -106,11 +105,6 @@ class Loop:
         if self._weights is None or self.experiment.varies:
             self._weights = weigh(problem)
         return self._weights
-
-
-def _first(problem: Problem, one: Contender) -> RunState:
-    state = begin(problem, one.policy, one.seed, one.batch)
-    return state._replace(served=state.served.new_zeros(()).expand(state.served.shape))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Compiled kernels over the rows of (node, model) matrices: projection of an entropic step, DepRound."""
+"""Compiled kernels over the rows of (node, model) matrices: entropic projection, DepRound, counter-based numbers."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["depround", "project_negentropy"]
+__all__ = ["depround", "philox", "project_negentropy"]
 
 Array = NDArray[Any]
 
@@ -112,3 +112,28 @@ def depround(y: Array, sizes: Array, uniforms: Array, x: Array, residual: Array)
         else:
             x[row, at[0]] = 1 if uniforms[turn, 0] < value[0] else 0
             residual[row] = at[0]
+
+
+@_compiled
+def philox(seed: Array, nodes: int, slot: int, slotted: int, out: Array) -> None:
+    """Philox 4x32-10 numbers: out (B * nodes, M), the leading 53 or 24 bits of 64 in [0, 1)."""
+    low = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    single = out.itemsize == 4
+    for row in prange(out.shape[0]):
+        b, node = row // nodes, row % nodes
+        for pair in range((out.shape[1] + 1) // 2):
+            c0, c1, c2, c3 = np.uint64(pair), np.uint64(node), np.uint64(slot), np.uint64(slotted)
+            k0, k1 = seed[b] & low, seed[b] >> half
+            for _ in range(10):
+                p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+                c0, c1, c2, c3 = (p1 >> half) ^ c1 ^ k0, p1 & low, (p0 >> half) ^ c3 ^ k1, p0 & low
+                k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+            for lane in range(2):
+                m = 2 * pair + lane
+                if m < out.shape[1]:
+                    high, rest = (c0, c1) if lane == 0 else (c2, c3)
+                    if single:
+                        out[row, m] = np.float64(high >> np.uint64(8)) * 2.0**-24
+                    else:
+                        out[row, m] = np.float64((high << np.uint64(21)) | (rest >> np.uint64(11))) * 2.0**-53

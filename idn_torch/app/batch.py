@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from idn_torch.app.config import Config
 from idn_torch.errors import InputError
 
-__all__ = ["Instance", "Instances", "instances"]
+__all__ = ["Instance", "Instances", "instances", "seeds"]
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -62,16 +62,25 @@ def instances(config: Config) -> Instances:
     Raises:
         InputError: naming the key that holds something else, or a number out of range.
     """
-    seed = _numbers("seed", config.seed, "a whole number from 0 to 2^63 - 1", _is_seed)
+    seed = seeds(config.seed)
     c: list[Any] = [None]
     if hasattr(config.policy, "c"):
         c = _numbers("policy.c", config.policy.c, "a number > 0", lambda value: 0 < value < math.inf)
     alpha: list[Any] = [None]
     if config.alpha is not None:
         alpha = _numbers("alpha", config.alpha, "a number >= 0", lambda value: 0 <= value < math.inf)
-    combinations = tuple(Instance(int(s), _float(k), _float(a)) for k, a, s in itertools.product(c, alpha, seed))
+    combinations = tuple(Instance(s, _float(k), _float(a)) for k, a, s in itertools.product(c, alpha, seed))
     listed = {"seed": seed, "c": c, "alpha": alpha}
     return Instances(combinations, frozenset(key for key, values in listed.items() if len(values) > 1))
+
+
+def seeds(value: Any) -> list[int]:
+    """Read `seed`, a whole number or a list of them.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    return [int(one) for one in _numbers("seed", value, "a whole number from 0 to 2^63 - 1", _is_seed)]
 
 
 def _is_seed(value: float) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from idn_torch.app.batch import Instances, instances
 from idn_torch.app.choices import POLICIES, build_policy, build_problem, choice_name, located
 from idn_torch.app.config import Config, InfidaConfig, PolicyConfig, PopularityConfig
+from idn_torch.app.options import at_least, device_named, dtype_named, thread_count
 from idn_torch.checks import check_counts
 from idn_torch.errors import InputError
 from idn_torch.philox import uniforms
@@ -19,14 +20,10 @@ from idn_torch.simulation import Policy
 
 __all__ = ["Contender", "Experiment", "prepare"]
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 ORDERS = ("index", "random")
 
 # Keeps the uniforms that shuffle arrivals apart from those that round allocations: "order" in ASCII.
 _ORDER_KEY = 0x6F72646572
-
-# Below so many table elements a second thread costs more in waiting than it saves in work.
-_SMALL = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +66,8 @@ class Experiment:
     @cached_property
     def threads(self) -> int:
         """CPU threads to run with: a function of the problem, so that a resumed run adds up in the same order."""
-        if self.config.threads is not None:
-            return self.config.threads
         elements = self.requests.shape[-1] * self.problem.ranked.cost.shape[-1] * len(self.instances.all)
-        return 1 if elements < _SMALL else torch.get_num_threads()
+        return thread_count(self.config.threads, elements)
 
     def requests_at(self, slot: int) -> Tensor:
         """The requests of this slot, `(R,)`."""
@@ -109,16 +104,16 @@ def prepare(config: Config) -> Experiment:
         IDNError: naming the key, or the part of the scenario, that is wrong.
     """
     config = dataclasses.replace(config, problem=located(config.problem))
-    device, dtype = _device(config.device), _dtype(config.dtype)
+    device, dtype = device_named(config.device), dtype_named(config.dtype)
     if config.order not in ORDERS:
         raise InputError(f"order is {config.order!r}; use one of {', '.join(ORDERS)}")
     if config.order == "random" and config.policy.discipline != "fcfs":
         raise InputError(
             f"order=random is for policy.discipline=fcfs; it makes no difference to {config.policy.discipline!r}"
         )
-    _at_least("checkpoint_every", config.checkpoint_every, 0)
+    at_least("checkpoint_every", config.checkpoint_every, 0)
     if config.threads is not None:
-        _at_least("threads", config.threads, 1)
+        at_least("threads", config.threads, 1)
     batch = instances(config)
     problem = build_problem(config.problem, dtype, device)
     problem = _with_alpha(problem, batch)
@@ -127,31 +122,6 @@ def prepare(config: Config) -> Experiment:
     contenders, notes = _contenders(config, problem, batch)
     slots = config.slots or requests.shape[0]
     return Experiment(config, problem, requests, slots, batch, contenders, (*notes, *_excluded(problem)))
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"device is {name!r}; use cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device is {name!r}, but PyTorch sees {torch.cuda.device_count()} CUDA devices here; use device=cpu"
-        )
-    return device
-
-
-def _dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise InputError(f"dtype is {name!r}; use one of {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def _at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"{key} is {value}; it must be at least {least}")
 
 
 def _with_alpha(problem: Problem, batch: Instances) -> Problem:
@@ -167,7 +137,7 @@ def _check_latency(config: Config, problem: Problem) -> None:
     latency = config.latency
     if not 0 <= latency.swing < 1:
         raise InputError(f"latency.swing is {latency.swing:g}; it must be in [0, 1)")
-    _at_least("latency.period", latency.period, 2)
+    at_least("latency.period", latency.period, 2)
     if latency.swing > 0 and problem.path_latency is None:
         raise InputError("latency.swing needs a problem with latencies; this one has a general cost table")
 
@@ -177,7 +147,7 @@ def _requests(config: Config, problem: Problem) -> Tensor:
     if requests is None or requests.shape[0] == 0:
         raise InputError("the problem has no requests; a run needs those of at least one slot")
     if config.slots is not None:
-        _at_least("slots", config.slots, 1)
+        at_least("slots", config.slots, 1)
         if config.slots > requests.shape[0] and not config.cycle:
             raise InputError(
                 f"slots is {config.slots}, but the problem has requests for {requests.shape[0]} slots only; "

@@ -13,7 +13,7 @@ from idn_torch.app.files import write_bytes
 from idn_torch.app.loop import FIGURES, Loop
 from idn_torch.app.observe import TIERS
 
-__all__ = ["draw_plots"]
+__all__ = ["draw_plots", "new_figure", "save"]
 
 _TIER_COLOURS = ("#1b7837", "#a6dba0", "#9970ab", "#bdbdbd")
 _LARGEST_MAP = 150  # nodes or tasks that a map still shows
@@ -21,14 +21,15 @@ _LARGEST_MAP = 150  # nodes or tasks that a map still shows
 
 def draw_plots(directory: Path, loop: Loop, summary: dict[str, Any]) -> None:
     """Write all plots. No state of matplotlib is read or set but its own defaults."""
-    _save(directory / "plots" / "gain.png", _gain(loop, summary))
-    _save(directory / "plots" / "served.png", _served(loop))
+    save(directory / "plots" / "gain.png", _gain(loop, summary))
+    save(directory / "plots" / "served.png", _served(loop))
     problem = loop.experiment.problem
     if max(len(problem.node_ids), len(problem.task_ids)) <= _LARGEST_MAP:
-        _save(directory / "plots" / "allocation.png", _allocation(loop))
+        save(directory / "plots" / "allocation.png", _allocation(loop))
 
 
-def _save(path: Path, figure: Figure) -> None:
+def save(path: Path, figure: Figure) -> None:
+    """Write a plot."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     write_bytes(path, buffer.getvalue())
@@ -46,7 +47,7 @@ def _per_request(history: Tensor, name: str) -> Tensor:
 
 def _gain(loop: Loop, summary: dict[str, Any]) -> Figure:
     """Gain per request of every slot, a line for each group of instances, and the bound on its mean."""
-    figure, axes = _figure(8, 4.5)
+    figure, axes = new_figure(8, 4.5)
     groups = loop.experiment.instances.groups()
     for style, one in zip(("-", "--"), loop.experiment.contenders, strict=False):
         gain = _per_request(loop.history[one.name], "gain")
@@ -115,7 +116,7 @@ def _allocation(loop: Loop) -> Figure:
     table.index_add_(1, problem.model_task.cpu(), x)
     order = problem.budgets.cpu().argsort(descending=True, stable=True)
     names = [problem.node_ids[v] for v in order.tolist()]
-    figure, axes = _figure(2.5 + 0.28 * len(problem.task_ids), 1.5 + 0.16 * len(names))
+    figure, axes = new_figure(2.5 + 0.28 * len(problem.task_ids), 1.5 + 0.16 * len(names))
     image = axes.imshow(table[order].numpy(), aspect="auto", cmap="viridis", interpolation="nearest", vmin=0)
     axes.set_yticks(range(len(names)), names, fontsize="x-small")
     axes.set_xticks(range(len(problem.task_ids)), problem.task_ids, fontsize="x-small", rotation=90)
@@ -124,6 +125,7 @@ def _allocation(loop: Loop) -> Figure:
     return figure
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure with one panel."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()

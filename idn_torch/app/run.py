@@ -1,10 +1,7 @@
 """A whole run: from a configuration to a run directory. Hydra is not needed here."""
 
-import contextlib
 import logging
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from idn_torch.app.checkpoint import load_checkpoint, resumed_config, save_check
 from idn_torch.app.config import Config
 from idn_torch.app.experiment import Experiment, prepare
 from idn_torch.app.files import write_bytes, write_json
+from idn_torch.app.lifecycle import ended_in_order, progress
 from idn_torch.app.loop import Loop, threads
 from idn_torch.app.metrics import MetricsFiles, slot_rows
 from idn_torch.app.summary import allocation, summarise
@@ -77,21 +75,14 @@ class _Run:
     def go(self) -> dict[str, Any]:
         self._write_summary("running")
         save_checkpoint(self.directory, self.loop, self.seconds_before)
-        try:
+        with ended_in_order(self._leave):
             self._play()
             return self._finish()
-        except KeyboardInterrupt:
-            self._leave("interrupted")
-            raise
-        except Exception:
-            log.info("failed", exc_info=True)
-            with contextlib.suppress(Exception):  # the error that stopped the run is the one to report
-                self._leave("failed")
-            raise
 
     def _play(self) -> None:
         loop, config = self.loop, self.loop.experiment.config
-        with MetricsFiles(self.directory) as metrics, _progress(loop) as bar:
+        shown = progress(loop.experiment.slots, "slot", config.progress, loop.slot)
+        with MetricsFiles(self.directory) as metrics, shown as bar:
             metrics.write(list(slot_rows(loop.experiment.instances, loop.history, 0)))
             collected = time.perf_counter()
             try:
@@ -143,17 +134,6 @@ class _Run:
     def _summary(self, status: str) -> dict[str, Any]:
         here, slots = self.seconds, self.loop.slot - self.first_slot
         return summarise(self.loop, status, self.seconds_before + here, here, slots)
-
-
-@contextlib.contextmanager
-def _progress(loop: Loop) -> Iterator[Any]:
-    """A progress bar on standard error, where that is a terminal or the configuration asks for one."""
-    from tqdm import tqdm
-
-    wanted = loop.experiment.config.progress
-    shown = sys.stderr.isatty() if wanted is None else wanted
-    with tqdm(total=loop.experiment.slots, initial=loop.slot, unit="slot", disable=not shown, file=sys.stderr) as bar:
-        yield bar
 
 
 def _describe(experiment: Experiment, loop: Loop) -> None:

@@ -16,7 +16,7 @@ from idn_torch.errors import InputError
 from idn_torch.simulation import Result, RunState
 from idn_torch.theory import theory
 
-__all__ = ["allocation", "mean_figures", "summarise"]
+__all__ = ["allocation", "mean_figures", "summarise", "versions"]
 
 Figures = dict[str, Any]
 
@@ -61,7 +61,7 @@ def summarise(loop: Loop, status: str, seconds: float, seconds_here: float, slot
         },
         "units": {"latency": problem.latency_unit, "size": problem.size_unit, "slot_seconds": problem.slot_seconds},
         "theory": _theory(loop),
-        "versions": _versions(),
+        "versions": versions(),
     }
 
 
@@ -182,7 +182,8 @@ def _theory(loop: Loop) -> dict[str, Any] | None:
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of this package, of Python, and of what the figures depend on."""
     packages = ("torch", "numpy", "hydra-core", "topohub")
     return {
         "idn_torch": idn_torch.__version__,

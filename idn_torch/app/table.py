@@ -6,7 +6,7 @@ from typing import Any
 
 from idn_torch.app.observe import TIERS
 
-__all__ = ["render"]
+__all__ = ["blocks", "cell", "number", "render"]
 
 Figures = dict[str, Any]
 
@@ -28,20 +28,20 @@ def render(summary: dict[str, Any]) -> str:
         f"{summary['dtype']} on {summary['device']}"
     )
     rows = [
-        (f"NTAG: gain, {latency} per request", _of("ntag"), _number(3)),
-        ("ratio to the common bound", _of("ratio_to_common_upper_bound"), _number(4)),
-        ("ratio to the bound at its own capacities", _of("ratio_to_upper_bound"), _number(4)),
-        (f"cost, {latency} per request", _of("cost_per_request"), _number(3)),
-        (f"latency, {latency} per request", _of("latency_per_request"), _number(3)),
-        ("accuracy", _of("accuracy_per_request"), _number(4)),
+        (f"NTAG: gain, {latency} per request", _of("ntag"), number(3)),
+        ("ratio to the common bound", _of("ratio_to_common_upper_bound"), number(4)),
+        ("ratio to the bound at its own capacities", _of("ratio_to_upper_bound"), number(4)),
+        (f"cost, {latency} per request", _of("cost_per_request"), number(3)),
+        (f"latency, {latency} per request", _of("latency_per_request"), number(3)),
+        ("accuracy", _of("accuracy_per_request"), number(4)),
         *((f"served: {tier}", _share(tier), _percent) for tier in TIERS),
-        (f"model updates, {memory} per slot", _of("model_updates"), _number(1)),
+        (f"model updates, {memory} per slot", _of("model_updates"), number(1)),
     ]
     columns = []
     for title, members in _columns(summary):
-        columns.append([title, *(_cell(show, [value(one) for one in members]) for _, value, show in rows)])
+        columns.append([title, *(cell(show, [value(one) for one in members]) for _, value, show in rows)])
     names = ["", *(name for name, _, _ in rows)]
-    return "\n".join([head, *(f"\n{block}" for block in _blocks(names, columns))])
+    return "\n".join([head, *(f"\n{block}" for block in blocks(names, columns))])
 
 
 def _columns(summary: dict[str, Any]) -> list[tuple[str, list[Figures]]]:
@@ -70,7 +70,8 @@ def _share(tier: str) -> Callable[[dict[str, Any]], float | None]:
     return lambda figures: figures["served"][tier]
 
 
-def _number(digits: int) -> Callable[[float], str]:
+def number(digits: int) -> Callable[[float], str]:
+    """How to show a number: with so many digits."""
     return lambda value: f"{value:,.{digits}f}"
 
 
@@ -78,7 +79,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def _cell(show: Callable[[float], str], values: Sequence[float | None]) -> str:
+def cell(show: Callable[[float], str], values: Sequence[float | None]) -> str:
     """Mean of an instance or more, with the standard deviation where there are several; a dash where one has none."""
     numbers = [value for value in values if value is not None]
     if len(numbers) < len(values):
@@ -87,20 +88,20 @@ def _cell(show: Callable[[float], str], values: Sequence[float | None]) -> str:
     return mean if len(numbers) == 1 else f"{mean} ± {show(statistics.stdev(numbers))}"
 
 
-def _blocks(names: list[str], columns: list[list[str]]) -> list[str]:
+def blocks(names: list[str], columns: list[list[str]]) -> list[str]:
     """Columns side by side, as many as fit, right-aligned behind the names."""
     widths = [max(map(len, column)) for column in columns]
     left = max(map(len, names))
-    blocks: list[list[int]] = [[]]
+    parts: list[list[int]] = [[]]
     for index, width in enumerate(widths):
-        used = left + sum(widths[i] + 2 for i in blocks[-1])
-        if blocks[-1] and used + width + 2 > WIDTH:
-            blocks.append([])
-        blocks[-1].append(index)
+        used = left + sum(widths[i] + 2 for i in parts[-1])
+        if parts[-1] and used + width + 2 > WIDTH:
+            parts.append([])
+        parts[-1].append(index)
     return [
         "\n".join(
             f"{name:<{left}}" + "".join(f"  {columns[i][line]:>{widths[i]}}" for i in block)
             for line, name in enumerate(names)
         )
-        for block in blocks
+        for block in parts
     ]

@@ -14,8 +14,9 @@ from idn_torch.problem import Problem
 
 __all__ = ["compiled_for", "owners", "path_taken", "repeating_rows", "rows", "use_threads"]
 
-# Below this many elements the torch code is done sooner than the compiler would have loaded its cache.
-MIN_ELEMENTS = 1 << 20
+# Loading the compiled code takes most of a second, and compiling it, once per machine, ten: below this many elements a
+# run is mostly over before that.
+MIN_ELEMENTS = 1 << 18
 
 
 def compiled_for(tensor: Tensor, elements: int) -> bool:

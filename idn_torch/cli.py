@@ -11,11 +11,11 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -23,6 +23,9 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from idn_torch.app.aimd_config import AimdConfig
+from idn_torch.app.aimd_run import run_aimd
+from idn_torch.app.aimd_table import render_aimd
 from idn_torch.app.checkpoint import CHECKPOINT
 from idn_torch.app.config import Config, register
 from idn_torch.app.run import run_experiment
@@ -32,6 +35,30 @@ from idn_torch.errors import IDNError, InputError
 __all__ = ["main"]
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
+
+
+class _Run(NamedTuple):
+    """A choice of the group `run`, by the class of its configuration."""
+
+    go: Callable[[Any, str], dict[str, Any]]
+    render: Callable[[dict[str, Any]], str]
+    objective: Callable[[dict[str, Any]], float | None]
+
+
+def _ratio_or_ntag(summary: dict[str, Any]) -> float | None:
+    ratio: float | None = summary["ratio_to_common_upper_bound"]
+    return summary["ntag"] if ratio is None else ratio
+
+
+def _promptness(summary: dict[str, Any]) -> float | None:
+    seconds = summary["queueing_time"]["mean"]
+    return None if seconds is None else -seconds
+
+
+_RUNS: dict[type[Any], _Run] = {
+    Config: _Run(run_experiment, render, _ratio_or_ntag),
+    AimdConfig: _Run(run_aimd, render_aimd, _promptness),
+}
 
 
 def main() -> None:
@@ -49,26 +76,27 @@ def _task(cfg: DictConfig) -> float | None:
     """One run: what Hydra calls, once or, with --multirun, once for every combination.
 
     Returns:
-        The objective for sweepers, to be maximised: the ratio to the common bound, or NTAG where there is no bound.
+        The objective for sweepers, to be maximised: the ratio to the common bound, or NTAG where there is no bound; of
+        an AIMD run the mean queueing time with a minus sign.
     """
     directory = HydraConfig.get().runtime.output_dir
     try:
         config = _config(cfg)
+        run = _RUNS[type(config)]
         with _terminated_as_interrupted():
-            summary = run_experiment(config, directory)
+            summary = run.go(config, directory)
     except (IDNError, OmegaConfBaseException) as error:
         # Hydra would print its own line about a failed job before this one.
         _stop(_one_line(error), 2)
     except KeyboardInterrupt:
         begun = (Path(directory) / CHECKPOINT).is_file()
         _stop(f"interrupted; go on with: idn-torch resume={_shown(directory)}" if begun else "interrupted", 130)
-    print(render(summary))
+    print(run.render(summary))
     print(f"\nrun directory: {_shown(directory)}")
-    ratio = summary["ratio_to_common_upper_bound"]
-    return summary["ntag"] if ratio is None else ratio
+    return run.objective(summary)
 
 
-def _config(cfg: DictConfig) -> Config:
+def _config(cfg: DictConfig) -> Config | AimdConfig:
     """The configuration as dataclasses. `+key=value` lets Hydra add keys to any schema: they are refused here."""
     for part in (cfg, *(value for value in cfg.values() if isinstance(value, DictConfig))):
         known = [f.name for f in dataclasses.fields(OmegaConf.get_type(part) or Config)]
@@ -76,7 +104,7 @@ def _config(cfg: DictConfig) -> Config:
             if key not in known:
                 raise InputError(_no_option(part._get_full_key(str(key)), known))
     config = OmegaConf.to_object(cfg)
-    assert isinstance(config, Config)
+    assert isinstance(config, Config | AimdConfig)
     return config
 
 

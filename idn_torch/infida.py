@@ -75,7 +75,8 @@ class Infida:
         floor: delta in [0, 1): the share of an even allocation that is mixed in after each step.
         refresh: slots between two roundings, >= 1.
         coupling: "fixed" rounds every slot with the same uniforms, so that x follows y with few reloads; "fresh"
-            draws new ones. Both give x_t the same law in every slot.
+            draws new ones. Given capacities that no draw has influenced, both give x_t the same law in every slot;
+            under contention y_t itself depends on the earlier draws, which "fixed" reuses.
         residual: "strict" never exceeds a budget and fills what is left by exact marginal gain; "draw" leaves the
             last fraction of a node to chance, as the paper does.
         discipline: how requests contend, "fcfs" or "fair".

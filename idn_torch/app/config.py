@@ -1,4 +1,4 @@
-"""What a run can be told: plain dataclasses, the schema of conf/ and of every override.
+"""What a placement run can be told: plain dataclasses, the schema of conf/ and of every override.
 
 A key that is not here, or a value of another type, is an error that names the key. Fields typed `Any` take a number
 or a list of numbers; `idn_torch.app.batch` reads those.
@@ -6,6 +6,8 @@ or a list of numbers; `idn_torch.app.batch` reads those.
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from idn_torch.app.aimd_config import AimdConfig
 
 __all__ = [
     "BackboneConfig",
@@ -116,7 +118,7 @@ class LatencyConfig:
 
 @dataclass
 class Config:
-    """A whole run.
+    """A whole placement run (`run=placement`).
 
     Attributes:
         problem: the network, its models and its requests.
@@ -164,6 +166,7 @@ def register() -> None:
     root = OmegaConf.structured(Config)
     root.problem = root.policy = MISSING  # else a choice would have to be a subclass of the default one
     store.store(group="schema", name="config", node=root, package="_global_")
+    store.store(group="schema", name="aimd", node=AimdConfig, package="_global_")
     store.store(group="schema/problem", name="backbone", node=BackboneConfig, package="problem")
     store.store(group="schema/problem", name="file", node=FileConfig, package="problem")
     store.store(group="schema/problem", name="tree", node=TreeConfig, package="problem")

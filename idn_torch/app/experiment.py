@@ -112,8 +112,7 @@ def prepare(config: Config) -> Experiment:
             f"order=random is for policy.discipline=fcfs; it makes no difference to {config.policy.discipline!r}"
         )
     at_least("checkpoint_every", config.checkpoint_every, 0)
-    if config.threads is not None:
-        at_least("threads", config.threads, 1)
+    at_least("threads", config.threads, 1)
     batch = instances(config)
     problem = build_problem(config.problem, dtype, device)
     problem = _with_alpha(problem, batch)

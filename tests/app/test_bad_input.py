@@ -28,7 +28,7 @@ nodes: [{id: a, budget: 5}, {id: a, budget: 5}]
         (["compare=maybe"], "compare: Value 'maybe'"),
         (["policy=foo"], "policy has no choice 'foo'; use one of infida, popularity"),
         (["problem=foo"], "problem has no choice 'foo'; use one of backbone, file, tree"),
-        (["experiment=foo"], "experiment has no choice 'foo'; use one of alphas"),
+        (["experiment=foo"], "experiment has no choice 'foo'; use one of aimd"),
         (["policy.c=[1,"], "'[1,'"),
         (["policy.c=-1"], "policy.c is -1; give a number > 0"),
         (["policy.c=[1,-2]"], "policy.c is -2; give a number > 0"),

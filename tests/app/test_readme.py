@@ -57,3 +57,18 @@ def test_ci_finds_both_commands_in_the_readme() -> None:
 def test_files_that_the_readme_links_to_exist() -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_aimd_example_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    index = next(i for i, (kind, text) in enumerate(BLOCKS) if kind == "python" and "aimd.random_systems" in text)
+    exec(compile(BLOCKS[index][1], "README.md", "exec"), {})
+    shown, out = BLOCKS[index + 1][1], capsys.readouterr().out
+    # A rounding error is another one on another processor.
+    assert_alike(re.sub(r"\de-\d+", "tiny", shown), re.sub(r"\de-\d+", "tiny", out))
+
+
+def test_the_aimd_table_is_the_one_of_the_preset(command: Command) -> None:
+    shown = next(text for kind, text in BLOCKS if kind == "text" and text.startswith("AIMD: "))
+    code, out, _ = command("experiment=aimd", "plots=false", "hydra.run.dir=run")
+    assert code == 0
+    assert_alike(shown, out.partition("\n\nrun directory")[0] + "\n")

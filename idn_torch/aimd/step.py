@@ -189,8 +189,8 @@ def measure(model: Model, state: State, cycle: Cycle, after: State) -> Measures:
             longer = arrived * (cycle.period / 2 - mean_arrival) / torch.where(total > 0, total, 1.0)
             batch_area = batch_area * (1 + longer).clamp(min=0)[:, None]
         seconds = cycle.unit_area + batch_area
-    # 0 where nothing was admitted. (Arithmetic on a mask is faster than torch.where on CPUs.)
-    queueing_time = (seconds * (admitted > 0)).div_(admitted.clamp(min=torch.finfo(admitted.dtype).tiny))
+    # The sign makes it 0 where nothing was admitted; a comparison and torch.where are many times slower on CPUs.
+    queueing_time = (seconds * admitted.sign()).div_(admitted.clamp(min=torch.finfo(admitted.dtype).tiny))
     return Measures(backlog, gamma, admitted, seconds, queueing_time)
 
 

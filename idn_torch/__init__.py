@@ -1,6 +1,6 @@
 """Batched placement of ML models on inference delivery networks, with a certified distance to the optimum."""
 
-from idn_torch import generators
+from idn_torch import aimd, generators
 from idn_torch.bounds import Cuts, upper_bound
 from idn_torch.build import build_problem
 from idn_torch.errors import IDNError, InputError, ProblemError, RoutingError, ScenarioError
@@ -20,6 +20,7 @@ from idn_torch.projection import project
 from idn_torch.rounding import depround
 from idn_torch.scenario import load_problem
 from idn_torch.serving import Served, serve
+from idn_torch.shared import Master, Shared, SharedMixed, shared_gain, shared_upper_bound
 from idn_torch.simulation import Result, run
 from idn_torch.theory import theory
 
@@ -30,6 +31,7 @@ __all__ = [
     "IDNError",
     "Infida",
     "InputError",
+    "Master",
     "Popularity",
     "Problem",
     "ProblemError",
@@ -37,6 +39,9 @@ __all__ = [
     "RoutingError",
     "ScenarioError",
     "Served",
+    "Shared",
+    "SharedMixed",
+    "aimd",
     "build_problem",
     "depround",
     "gain",
@@ -49,6 +54,8 @@ __all__ = [
     "run",
     "serve",
     "serving_cost",
+    "shared_gain",
+    "shared_upper_bound",
     "subgradient",
     "subgradient_autograd",
     "theory",

@@ -113,7 +113,7 @@ def project_negentropy(log_y: Tensor, sizes: Tensor, where: FeasibleSet, passes:
             never waits for the device.
     """
     if passes is None and kernels.compiled_for(log_y, log_y.numel()):
-        return where.complete(_negentropy_compiled(log_y, sizes, where))
+        return where.complete(_compiled("negentropy", log_y, sizes, where))
     least = torch.finfo(log_y.dtype).min
     choose = where.free & ~where.holds_all[..., None]
     unclipped = choose.expand(broadcast_shapes(choose.shape, log_y.shape))
@@ -134,15 +134,16 @@ def project_negentropy(log_y: Tensor, sizes: Tensor, where: FeasibleSet, passes:
     return where.complete(torch.where(unclipped, y, 1.0))
 
 
-def _negentropy_compiled(log_y: Tensor, sizes: Tensor, where: FeasibleSet) -> Tensor:
+def _compiled(mirror_map: str, point: Tensor, sizes: Tensor, where: FeasibleSet) -> Tensor:
     from idn_torch.kernels import nodes as node_kernels
 
-    lead, models = log_y.shape[:-1], log_y.shape[-1]
+    kernel = node_kernels.project_euclidean if mirror_map == "euclidean" else node_kernels.project_negentropy
+    lead, models = point.shape[:-1], point.shape[-1]
     budgets = torch.where(where.holds_all, -1.0, where.budgets)[..., None]
-    out = torch.zeros_like(log_y, memory_format=torch.contiguous_format)
+    out = torch.zeros_like(point, memory_format=torch.contiguous_format)
     kernels.use_threads()
-    node_kernels.project_negentropy(
-        log_y.reshape(-1, models).numpy(),
+    kernel(
+        point.reshape(-1, models).numpy(),
         kernels.repeating_rows(sizes, lead),
         kernels.repeating_rows(where.free, lead),
         kernels.repeating_rows(budgets, lead)[:, 0],
@@ -160,6 +161,8 @@ def project_euclidean(y: Tensor, sizes: Tensor, where: FeasibleSet, passes: int 
     Args:
         passes: as in `project_negentropy`, for each of the two times.
     """
+    if passes is None and kernels.compiled_for(y, y.numel()):
+        return where.complete(_compiled("euclidean", y, sizes, where))
     choose = where.free & ~where.holds_all[..., None]
     y = y - _euclidean_shift(y, sizes, choose, where.budgets, passes) * sizes
     y = y - _euclidean_shift(y, sizes, choose, where.budgets, passes) * sizes

@@ -152,7 +152,7 @@ def run(
     requests = problem.requests if requests is None else requests
     if requests is None or requests.shape[-2] == 0:
         raise InputError("there are no requests to run: give requests (..., T, R) with at least one slot")
-    check_tensors(problem, r=requests)
+    check_tensors(problem, r=requests[..., 0, :])
     check_counts(problem, requests)
     batch = tuple(broadcast_shapes(batch, requests.shape[:-2]))
     state = begin(problem, policy, seed, batch)

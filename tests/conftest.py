@@ -6,6 +6,11 @@ import torch
 import idn_torch as idn
 
 
+def pytest_configure() -> None:
+    """Small tensors, and often a shared machine: waiting for a second thread costs more than it saves."""
+    torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `cuda` need a real device."""
     if not torch.cuda.is_available():

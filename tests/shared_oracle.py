@@ -77,7 +77,7 @@ def bound_at(problem: idn.Problem, r: torch.Tensor, y: torch.Tensor, nu: Array, 
 def iterate(
     problem: idn.Problem, r: torch.Tensor, y: torch.Tensor, iterations: int
 ) -> tuple[dict[tuple[int, int], float], Array, Array]:
-    """The primal-dual iteration of DESIGN.md section 10 from zero: phi by (type, rank), nu and mu."""
+    """The primal-dual iteration from zero: phi by (type, rank), nu and mu."""
     found = entries(problem)
     nu, mu = np.zeros(len(r)), np.zeros(problem.shape)
     phi = {(e.type, e.rank): 0.0 for e in found}

@@ -79,14 +79,19 @@ def test_rounding_agrees_bit_for_bit(monkeypatch, models, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mirror_map", ["negentropy", "euclidean"])
 @pytest.mark.parametrize("seed", range(15))
-def test_projection_agrees(monkeypatch, seed, dtype):
+def test_projection_agrees(monkeypatch, seed, mirror_map, dtype):
     problem = random_problem(seed, dtype, extra_models=seed % 2)
     y = torch.stack([feasible_allocation(problem, s) for s in range(3)])
     grad = torch.rand(y.shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
     eta = torch.tensor([0.0, 1.0, 30.0], dtype=dtype)[:, None, None]
-    a, b = both(monkeypatch, mirror_step_kernel, y, grad, eta, problem.sizes, problem.feasible, "negentropy")
+    a, b = both(monkeypatch, mirror_step_kernel, y, grad, eta, problem.sizes, problem.feasible, mirror_map)
     assert close(b[0], a[0], dtype, scale=30)
+    where = problem.feasible
+    target = torch.where(where.holds_all, 0.0, where.budgets).double()
+    used = torch.where(where.free & ~where.holds_all[:, None], problem.sizes * b[0], 0.0).sum(-1, dtype=torch.float64)
+    assert ((used - target).abs() <= 3 * torch.finfo(dtype).eps * target).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -31,7 +31,7 @@ def within_budgets(problem, x):
 
 
 def loops(problem, r, x, served, load):
-    """The formulas of DESIGN.md section 10, type by type."""
+    """The formulas, type by type."""
     add, mass, loss = (np.zeros(problem.shape) for _ in range(3))
     saved = np.zeros(len(r))
     found = entries(problem)

@@ -56,7 +56,12 @@ def plan_decrease(beta: Tensor, largest_sum: Tensor, smallest_rate: Tensor, max_
         smallest_rate: smallest positive arrival rate, `(B,)`; systems that never run pass inf.
         max_drops: >= 1.
     """
-    ratio = (largest_sum.double() / (smallest_rate.double() * (1 - GUARD))).clamp(min=1.0)
+    # inf / inf: a system that never runs, with rates whose sum overflows.
+    ratio = (
+        (largest_sum.double() / (smallest_rate.double() * (1 - GUARD)))
+        .nan_to_num(nan=1.0, posinf=torch.inf)
+        .clamp(min=1.0)
+    )
     steps = ratio.log() / -beta.double().amax(-1).clamp(min=1e-300).log()
     # The small surplus covers the rounding of the sums in an event.
     bound = math.ceil(min(float(steps.amax()) + 1e-3, float(max_drops))) if steps.numel() else 1

@@ -153,13 +153,17 @@ def _difference(key: str, new: Any, old: Any) -> str:
 
 
 def _pack(value: Any) -> Any:
-    """NamedTuples as dicts: a checkpoint holds no code, only tensors, numbers and text."""
-    return {key: _pack(one) for key, one in value._asdict().items()} if hasattr(value, "_asdict") else value
+    """NamedTuples as dicts, tuples as lists: a checkpoint holds no code, only tensors, numbers and text."""
+    if hasattr(value, "_asdict"):
+        return {key: _pack(one) for key, one in value._asdict().items()}
+    return [_pack(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _unpack(template: Any, value: Any, device: torch.device) -> Any:
     if hasattr(template, "_asdict"):
         return type(template)(**{key: _unpack(one, value[key], device) for key, one in template._asdict().items()})
+    if isinstance(template, tuple):
+        return tuple(_unpack(one, saved, device) for one, saved in zip(template, value, strict=True))
     return value.to(device) if isinstance(value, Tensor) else value
 
 

@@ -12,9 +12,12 @@ from idn_torch.app.config import (
     BackboneConfig,
     FileConfig,
     InfidaConfig,
+    MasterConfig,
     PolicyConfig,
     PopularityConfig,
     ProblemConfig,
+    SharedConfig,
+    SharedMixedConfig,
     TreeConfig,
 )
 from idn_torch.errors import InputError
@@ -24,6 +27,7 @@ from idn_torch.networks import backbone
 from idn_torch.popularity import Popularity
 from idn_torch.problem import Problem
 from idn_torch.scenario import load_problem
+from idn_torch.shared import Master, Shared
 from idn_torch.simulation import Policy
 
 __all__ = ["POLICIES", "PROBLEMS", "Choice", "build_policy", "build_problem", "choice_name", "located"]
@@ -82,6 +86,15 @@ def _popularity(config: PopularityConfig, c: float | Tensor) -> Policy:
     return Popularity(**_options(config))
 
 
+def _shared(config: SharedConfig, c: float | Tensor) -> Policy:
+    return Shared(**{**_options(config), "c": c})
+
+
+def _master(config: MasterConfig, c: float | Tensor) -> Policy:
+    infida = Infida(discipline=config.discipline)  # type: ignore[arg-type]  # checked by the policy
+    return Master(**{**_options(config), "weights": tuple(config.weights), "others": (infida,)})
+
+
 PROBLEMS = {
     "backbone": Choice(BackboneConfig, _backbone),
     "file": Choice(FileConfig, _file),
@@ -90,6 +103,9 @@ PROBLEMS = {
 POLICIES = {
     "infida": Choice(InfidaConfig, _infida),
     "popularity": Choice(PopularityConfig, _popularity),
+    "shared": Choice(SharedConfig, _shared),
+    "shared_mixed": Choice(SharedMixedConfig, _shared),
+    "master": Choice(MasterConfig, _master),
 }
 
 

@@ -15,9 +15,12 @@ __all__ = [
     "FileConfig",
     "InfidaConfig",
     "LatencyConfig",
+    "MasterConfig",
     "PolicyConfig",
     "PopularityConfig",
     "ProblemConfig",
+    "SharedConfig",
+    "SharedMixedConfig",
     "TreeConfig",
     "register",
 ]
@@ -109,6 +112,33 @@ class PopularityConfig(PolicyConfig):
 
 
 @dataclass
+class SharedConfig(PolicyConfig):
+    """`policy=shared`: the options of `idn_torch.shared.Shared`; `c` may be a list."""
+
+    c: Any = 16.0
+    floor: float = 1e-3
+    marginals: float = 0.0
+    draws: int = 1
+    iterations: int = 5
+    first_iterations: int = 50
+
+
+@dataclass
+class SharedMixedConfig(SharedConfig):
+    """`policy=shared_mixed`: the same, with a share of sampled marginals."""
+
+    marginals: float = 0.25
+
+
+@dataclass
+class MasterConfig(PolicyConfig):
+    """`policy=master`: the options of `idn_torch.shared.Master`; INFIDA is always among its experts."""
+
+    weights: list[float] = field(default_factory=lambda: [0.25])
+    moves: int = 1
+
+
+@dataclass
 class LatencyConfig:
     """Network latency that rises and falls: in slot t it is `1 + swing * sin(2 pi t / period)` times the problem's."""
 
@@ -129,7 +159,7 @@ class Config:
         cycle: start over when the requests run out; else more slots than they last for are an error.
         order: of arrival within a slot: "index" or "random".
         latency: how the network's latency varies in time.
-        compare: run the popularity rule beside INFIDA (or INFIDA beside it) on the same requests.
+        compare: run INFIDA beside the policy, or the popularity rule beside INFIDA, on the same requests.
         device: such as cpu, cuda or cuda:1.
         dtype: float64 or float32.
         threads: CPU threads; None takes one for a small problem and torch's own number for a large one.
@@ -172,3 +202,6 @@ def register() -> None:
     store.store(group="schema/problem", name="tree", node=TreeConfig, package="problem")
     store.store(group="schema/policy", name="infida", node=InfidaConfig, package="policy")
     store.store(group="schema/policy", name="popularity", node=PopularityConfig, package="policy")
+    store.store(group="schema/policy", name="shared", node=SharedConfig, package="policy")
+    store.store(group="schema/policy", name="shared_mixed", node=SharedMixedConfig, package="policy")
+    store.store(group="schema/policy", name="master", node=MasterConfig, package="policy")

@@ -164,7 +164,7 @@ def _contenders(config: Config, problem: Problem, batch: Instances) -> tuple[tup
     if not config.compare:
         return tuple(out), ()
     discipline = config.policy.discipline
-    other: PolicyConfig = InfidaConfig(discipline) if main == "popularity" else PopularityConfig(discipline)
+    other: PolicyConfig = PopularityConfig(discipline) if main == "infida" else InfidaConfig(discipline)
     name = choice_name(other, POLICIES)
     if name == "popularity" and problem.delay is None:
         return tuple(out), ("no comparison: the popularity rule needs delays and accuracies, not a cost table",)

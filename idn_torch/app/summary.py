@@ -18,6 +18,9 @@ from idn_torch.theory import theory
 
 __all__ = ["allocation", "mean_figures", "summarise", "versions"]
 
+# Policies whose cuts bound the gain under shared capacity, which nothing that they deploy has a part in.
+_SHARED = ("shared", "shared_mixed", "master")
+
 Figures = dict[str, Any]
 
 
@@ -99,12 +102,12 @@ def _contenders(loop: Loop) -> list[Figures]:
     """Of each contender, its name, its figures and, if it has several instances, theirs."""
     experiment = loop.experiment
     labels = experiment.instances.labels()
-    common = _common_bound(loop)
+    common, shared = _common_bound(loop), _shared_bound(loop)
     out = []
     for one in experiment.contenders:
         state, history = loop.states[one.name], loop.history[one.name]
         observed = state.cuts.bound(experiment.problem) if state.cuts.slots > 0 else None
-        columns = _figures(state, history, observed, common)
+        columns = _figures(state, history, observed, common, shared)
         rows = [_pick(columns, index) for index in range(history.shape[-1])]
         figures = {"policy": one.name, **mean_figures(rows)}
         if len(rows) > 1:
@@ -126,7 +129,18 @@ def _common_bound(loop: Loop) -> Tensor | None:
     return None
 
 
-def _figures(state: RunState, history: Tensor, observed: Tensor | None, common: Tensor | None) -> dict[str, Any]:
+def _shared_bound(loop: Loop) -> Tensor | None:
+    """The bound with every model's capacity counted once, `(B,)`: that of a policy that ascends the shared gain."""
+    for one in loop.experiment.contenders:
+        cuts = loop.states[one.name].cuts
+        if one.name in _SHARED and cuts.slots > 0:
+            return cuts.bound(loop.experiment.problem).cpu().reshape(-1)
+    return None
+
+
+def _figures(
+    state: RunState, history: Tensor, observed: Tensor | None, common: Tensor | None, shared: Tensor | None
+) -> dict[str, Any]:
     """Each figure of a contender as `(B,)`, NaN where it does not exist."""
     slots = history.shape[0]
     one = dict(zip(FIGURES, history.permute(1, 2, 0), strict=True))  # (B, T)
@@ -137,6 +151,7 @@ def _figures(state: RunState, history: Tensor, observed: Tensor | None, common: 
     gain = one["gain"].mean(-1) if slots else nothing
     own = nothing if observed is None else observed.cpu().reshape(-1)
     best = nothing if common is None else common[: history.shape[-1]]
+    once = nothing if shared is None else shared[: history.shape[-1]]
     return {
         "ntag": torch.where(requests > 0, result.ntag(), torch.nan),
         "time_averaged_gain": gain,
@@ -146,6 +161,8 @@ def _figures(state: RunState, history: Tensor, observed: Tensor | None, common: 
         "ratio_to_upper_bound": gain / torch.where(own > 0, own, torch.nan),
         "common_upper_bound": best,
         "ratio_to_common_upper_bound": gain / torch.where(best > 0, best, torch.nan),
+        "shared_upper_bound": once,
+        "ratio_to_shared_upper_bound": gain / torch.where(once > 0, once, torch.nan),
         "cost_per_request": one["cost"].sum(-1) / asked,
         "latency_per_request": one["latency"].sum(-1) / asked,
         "accuracy_per_request": one["accuracy"].sum(-1) / asked,

@@ -12,7 +12,13 @@ Figures = dict[str, Any]
 
 WIDTH = 100  # columns that do not fit go into a further block
 
-_TITLES = {"infida": "INFIDA", "popularity": "popularity"}
+_TITLES = {
+    "infida": "INFIDA",
+    "popularity": "popularity",
+    "shared": "shared",
+    "shared_mixed": "shared, mixed",
+    "master": "master",
+}
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -27,10 +33,12 @@ def render(summary: dict[str, Any]) -> str:
         f"tasks, {size['request_types']} request types; {summary['slots']} slots of {units['slot_seconds']:g} s; "
         f"{summary['dtype']} on {summary['device']}"
     )
+    shared = ("ratio to the shared-capacity bound", _of("ratio_to_shared_upper_bound"), number(4))
     rows = [
         (f"NTAG: gain, {latency} per request", _of("ntag"), number(3)),
         ("ratio to the common bound", _of("ratio_to_common_upper_bound"), number(4)),
-        ("ratio to the bound at its own capacities", _of("ratio_to_upper_bound"), number(4)),
+        ("ratio to the bound at its own capacities", _own_ratio, number(4)),
+        *([shared] if summary["shared_upper_bound"] is not None else []),
         (f"cost, {latency} per request", _of("cost_per_request"), number(3)),
         (f"latency, {latency} per request", _of("latency_per_request"), number(3)),
         ("accuracy", _of("accuracy_per_request"), number(4)),
@@ -64,6 +72,12 @@ def _columns(summary: dict[str, Any]) -> list[tuple[str, list[Figures]]]:
 
 def _of(key: str) -> Callable[[dict[str, Any]], float | None]:
     return lambda figures: figures[key]
+
+
+def _own_ratio(figures: dict[str, Any]) -> float | None:
+    """None for a policy whose own bound is the shared one, which has a row of its own."""
+    own: float | None = figures["ratio_to_upper_bound"]
+    return None if own == figures["ratio_to_shared_upper_bound"] else own
 
 
 def _share(tier: str) -> Callable[[dict[str, Any]], float | None]:

@@ -122,6 +122,8 @@ def primal_dual(
             closed[b, rho] = low if low_height < high_height else high
 
         # The best mu of each option for these nu.
+        scarce = np.empty(nodes * models, np.int64)
+        count = 0
         for turn in range(passes + 1):
             for rho in range(types):
                 if owner[rho] != worker or r[br, rho] <= 0:
@@ -138,34 +140,41 @@ def primal_dual(
                         at[o, _SURPLUS] += requests * above
                         if turn == 0:
                             at[o, _HIGH] = max(at[o, _HIGH], above)
-            for v in range(nodes):
-                for m in range(models):
-                    o = v * models + m
-                    if model_owner[m] != worker or (turn > 0 and at[o, _HIGH] <= 0):
-                        continue
-                    full = capacity[o]
-                    height = full * at[o, _PRICE] + at[o, _SURPLUS]
-                    bend = full - at[o, _MASS]
-                    at[o, _MASS] = at[o, _SURPLUS] = 0
-                    if turn == 0:
-                        at[o, _LOW_AT], at[o, _LOW_BEND] = height, bend
+            if turn == 0:
+                for v in range(nodes):
+                    for m in range(models):
+                        o = v * models + m
+                        if model_owner[m] != worker or at[o, _REACH] <= 0:
+                            continue
+                        full = capacity[o]
+                        slope[b, o] = at[o, _SURPLUS]
+                        if at[o, _MASS] <= full:
+                            at[o, _PRICE] = np.inf  # capacity to spare: 0 is the best price, and nobody asks again
+                            continue
+                        at[o, _LOW_AT], at[o, _LOW_BEND] = at[o, _SURPLUS], full - at[o, _MASS]
                         at[o, _HIGH_AT], at[o, _HIGH_BEND] = full * at[o, _HIGH], full
                         at[o, _PRICE] = min(mu[b, o], at[o, _HIGH])
-                        continue
-                    if bend < 0:
-                        at[o, _LOW], at[o, _LOW_AT], at[o, _LOW_BEND] = at[o, _PRICE], height, bend
-                    else:
-                        at[o, _HIGH], at[o, _HIGH_AT], at[o, _HIGH_BEND] = at[o, _PRICE], height, bend
-                    bend = at[o, _LOW_BEND] - at[o, _HIGH_BEND]
-                    if bend < 0:
-                        cross = at[o, _HIGH_AT] - at[o, _LOW_AT]
-                        cross += at[o, _LOW_BEND] * at[o, _LOW] - at[o, _HIGH_BEND] * at[o, _HIGH]
-                        at[o, _PRICE] = min(max(cross / bend, at[o, _LOW]), at[o, _HIGH])
-        for v in range(nodes):
-            for m in range(models):
-                if model_owner[m] == worker:
-                    o = v * models + m
-                    slope[b, o] = min(at[o, _LOW_AT], at[o, _HIGH_AT])
+                        at[o, _MASS] = at[o, _SURPLUS] = 0
+                        scarce[count] = o
+                        count += 1
+                continue
+            for i in range(count):
+                o = scarce[i]
+                full = capacity[o]
+                height = full * at[o, _PRICE] + at[o, _SURPLUS]
+                bend = full - at[o, _MASS]
+                at[o, _MASS] = at[o, _SURPLUS] = 0
+                if bend < 0:
+                    at[o, _LOW], at[o, _LOW_AT], at[o, _LOW_BEND] = at[o, _PRICE], height, bend
+                else:
+                    at[o, _HIGH], at[o, _HIGH_AT], at[o, _HIGH_BEND] = at[o, _PRICE], height, bend
+                cross = at[o, _HIGH_AT] - at[o, _LOW_AT]
+                cross += at[o, _LOW_BEND] * at[o, _LOW] - at[o, _HIGH_BEND] * at[o, _HIGH]
+                price = cross / (at[o, _LOW_BEND] - at[o, _HIGH_BEND])
+                at[o, _PRICE] = min(max(price, at[o, _LOW]), at[o, _HIGH])
+        for i in range(count):
+            o = scarce[i]
+            slope[b, o] = min(at[o, _LOW_AT], at[o, _HIGH_AT])
 
 
 @_compiled

@@ -5,7 +5,7 @@ With `sav = gamma_rep - gamma`, what an option saves over a type's first reposit
     G*(y) = max_f  sum f * sav   s.t.  sum_k f <= r,   sum_rho f <= L * y  (each option),   f <= r * y.
 
 Unlike eq. (16) it counts an option's capacity once, not once for each type. It is concave in y, and depends on the
-requests and capacities only, never on how earlier requests were served. Source: DESIGN.md, section 10 (ours).
+requests and capacities only, never on how earlier requests were served. Source: this project's own.
 """
 
 from collections.abc import Callable
@@ -75,9 +75,10 @@ def shared_gain(problem: Problem, r: Tensor, y: Tensor, iterations: int = 50, st
         nu = relu(nu + (sum_k e - 1) / (n * w)),   mu = relu(mu + (sum_rho r*e - L*y) / (Rbar * w)),
 
     with n ranks before the type's first repository, Rbar requests of all types that reach the option, and w = 0.3 /
-    (mean over requests of the type's largest saving). They are closed by minimising the bound exactly, first over nu
-    with mu held, then over mu with nu held: each is a convex piecewise linear problem in one variable per type, or
-    per option, solved by intersecting tangents. Closing takes as long as four iterations and leaves a tenth of the gap.
+    (mean over requests of the type's largest saving). They are closed by minimising the bound over nu with mu held,
+    then over mu with nu held: convex piecewise linear problems in one variable per type, or per option, each solved
+    nearly or quite exactly by intersecting tangents. Closing takes as long as four iterations and leaves a tenth to a
+    fifth of the gap.
 
     Args:
         problem: the network.
@@ -97,7 +98,7 @@ def shared_gain(problem: Problem, r: Tensor, y: Tensor, iterations: int = 50, st
         >>> warm = shared_gain(problem, r, y, iterations=5, state=cut.state)
         >>> bool(warm.bound >= best_gain)  # whatever allocation serves r, however it serves it  # doctest: +SKIP
 
-    Source: DESIGN.md, section 10. The iteration: Pock and Chambolle, "Diagonal preconditioning for first order
+    Source: this project's own. The iteration: Pock and Chambolle, "Diagonal preconditioning for first order
     primal-dual algorithms in convex optimization" (ICCV 2011).
     """
     check_tensors(problem, r=r, y=y)

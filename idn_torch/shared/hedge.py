@@ -74,7 +74,7 @@ class Master:
         shared: the options of the `Shared` experts but for `marginals`.
         discipline: how requests contend, "fcfs" or "fair".
 
-    Source: DESIGN.md, section 10 (ours). Hedge with guesses: Rakhlin and Sridharan, "Online learning with predictable
+    Source: this project's own. Hedge with guesses: Rakhlin and Sridharan, "Online learning with predictable
     sequences" (COLT 2013). The constants: sum_t min(rho_t, eta_t rho_t^2 / 8), slots with rho_t^2 below and above the
     sum before them taken apart; in the latter the sum doubles.
     """

@@ -52,7 +52,7 @@ class Incumbent:
         moves: a slot, >= 0.
         discipline: how requests contend, "fcfs" or "fair".
 
-    Source: DESIGN.md, section 10 (ours).
+    Source: this project's own.
     """
 
     moves: int = 1

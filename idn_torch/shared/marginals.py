@@ -86,7 +86,7 @@ def shared_marginals(problem: Problem, r: Tensor, x: Tensor, served: Tensor, loa
         served: requests of each type served at each rank under x, by either discipline, `(..., R, K)`.
         load: requests served by each model, `(..., V, M)`.
 
-    Source: DESIGN.md, section 10.
+    Source: this project's own.
     """
     nodes, models = problem.shape
     types, ranks = problem.ranked.cost.shape[-2:]

@@ -80,7 +80,7 @@ class Shared:
         floor: delta in [0, 1): the share of an even allocation that is mixed in after each step.
         discipline: how requests contend, "fcfs" or "fair".
 
-    Source: DESIGN.md, section 10 (ours).
+    Source: this project's own.
     """
 
     marginals: float | tuple[float, ...] = 0.0

@@ -22,7 +22,7 @@ def test_transition_matrix_moves_the_rates(dtype):
     shift = 2 * s.alpha / s.alpha.sum(-1, keepdim=True) * s.arrival_rate[:, None]
     for k in range(3):
         expected = (phi @ run.admission[:, k, :, None])[..., 0] + shift
-        close("conservation", run.admission[:, k + 1], expected, 4 * expected.abs().amax(-1, keepdim=True))
+        close("conservation", run.admission[:, k + 1], expected, expected.abs().amax(-1, keepdim=True))
 
 
 def test_transition_matrix_entries():
@@ -44,10 +44,10 @@ def test_eigenvalues_are_those_of_phi_and_inside_the_unit_circle(dtype):
         found = aimd.eigenvalues(alpha, beta)
         general = torch.linalg.eigvals(aimd.transition_matrix(alpha.double(), beta.double()))
         assert general.imag.abs().max() < 1e-6
-        close("eigenvalue", found, general.real.sort(-1).values, 1e4 if dtype == torch.float64 else 1.0)
+        close("eigenvalue", found, general.real.sort(-1).values, 1.0)
         assert aimd.is_schur(alpha, beta).all()
         radius = aimd.spectral_radius(alpha, beta)
-        close("eigenvalue", radius, general.abs().amax(-1), 1e4 if dtype == torch.float64 else 1.0)
+        close("eigenvalue", radius, general.abs().amax(-1), 1.0)
         assert torch.equal(aimd.convergence_rate(alpha, beta), -radius.log())
 
 
@@ -80,7 +80,7 @@ def test_fixed_point_equals_the_reference(dtype, headroom):
         margin = 1.0 if s.u_max is None else (s.u_max[b].double().sum() / s.arrival_rate[b].double() - 1).clamp(max=1.0)
         close("fixed point", found.period[b], period, period / margin)
         close("fixed point", found.admission[b], admission, max(admission) / margin)
-    close("fixed point", found.average_rate.sum(-1), s.arrival_rate, 10 * s.arrival_rate.double())
+    close("fixed point", found.average_rate.sum(-1), s.arrival_rate, s.arrival_rate.double())
     assert (found.status == aimd.Status.OK).all()
     if headroom == (1.001, 1.05):
         assert found.saturated.double().mean() > 0.5
@@ -103,8 +103,8 @@ def test_simulation_converges_to_the_fixed_point(headroom):
     target = aimd.fixed_point(s.alpha, s.beta, s.arrival_rate, s.u_max)
     run = aimd.simulate(s.alpha, s.beta, s.arrival_rate, s.u0, s.w0, 3000, s.u_max, s.mask, record="last")
     margin = 1.0 if s.u_max is None else (s.u_max.sum(-1) / s.arrival_rate - 1).clamp(max=1.0)
-    close("fixed point", run.period[:, -1], target.period, 10 * target.period / margin)
-    scale = 10 * target.admission.amax(-1, keepdim=True) / (margin if s.u_max is None else margin[:, None])
+    close("fixed point", run.period[:, -1], target.period, target.period / margin)
+    scale = target.admission.amax(-1, keepdim=True) / (margin if s.u_max is None else margin[:, None])
     close("fixed point", run.final_admission, target.admission, scale)
     assert (run.drops == 1).all()
 

@@ -75,7 +75,7 @@ def test_arrivals_are_admitted_exactly(dtype, headroom):
     s = systems(50, 8, dtype, seed=7, headroom=headroom, min_units=2)
     result = run(s, 30, record="summary")
     arrived = s.arrival_rate.double() * result.summary.elapsed.double()
-    close("conservation", result.summary.admitted.sum(-1), arrived, 10 * arrived)
+    close("conservation", result.summary.admitted.sum(-1), arrived, arrived)
 
 
 @pytest.mark.parametrize("headroom", [None, (1.1, 2.0)])
@@ -231,7 +231,7 @@ def test_summary_equals_the_sums_over_the_recorded_events(headroom):
     assert torch.equal(total.entered, aimd.invariant_entry(full))
     close("step backlog", total.mean_queueing_time, torch.where(admitted > 0, area.sum(1) / admitted, 0.0))
     close("step period", total.mean_period, full.period.mean(-1))
-    close("conservation", total.mean_admission.sum(-1), s.arrival_rate, 100 * s.arrival_rate)
+    close("conservation", total.mean_admission.sum(-1), s.arrival_rate, s.arrival_rate)
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_engines_agree(dtype, rates, headroom):
     assert torch.equal(plain.summary.entered[same], fast.summary.entered[same])
     for name in ("max_backlog", "request_seconds"):
         found, expected = getattr(fast.summary, name)[same], getattr(plain.summary, name)[same]
-        close("engine", found, expected, 10 * expected.double().amax(-1, keepdim=True))
+        close("engine", found, expected, expected.double().amax(-1, keepdim=True))
 
 
 @pytest.mark.slow

@@ -56,20 +56,13 @@ def test_every_cycle_equals_the_reference(headroom, zeros, seed):
             continue
         compared += 1
         assert run.drops[b].tolist() == expected.drops
-        # A piece may begin just before or after an event: short cycles, whose errors the next ones carry on.
-        scale = max(expected.period)
-        close("run period", run.period[b], expected.period, 1e3 * scale)
-        close("run period", run.wait[b], expected.wait, 1e3 * scale)
-        close("run period", run.time[b], expected.time, 1e3 * expected.time[-1])
-        close("run admission", run.admission[b], expected.admission, 1e4 * torch.tensor(expected.admission).max())
+        close("run period", run.period[b], expected.period)
+        close("run period", run.wait[b], expected.wait, max(expected.period))
+        close("run period", run.time[b], expected.time)
+        close("run admission", run.admission[b], expected.admission)
         if headroom is None:
-            close("run backlog", run.backlog[b], expected.backlog, 1e2 * torch.tensor(expected.backlog).max())
-            close(
-                "run backlog",
-                run.queueing_time[b],
-                expected.queueing_time,
-                1e3 * torch.tensor(expected.queueing_time).max(),
-            )
+            close("run backlog", run.backlog[b], expected.backlog)
+            close("run backlog", run.queueing_time[b], expected.queueing_time)
     assert compared >= 6
     if zeros:
         assert (run.wait > 0).any()
@@ -98,8 +91,8 @@ def test_every_step_equals_the_reference(dtype, headroom):
         )
         same = (run.drops == exact.drops).all(-1)
         assert same.double().mean() >= 0.7
-        close("run period", run.period[same], exact.period[same], 40 * exact.period[same].amax(-1, keepdim=True))
-        close("run admission", run.final_admission[same], exact.final_admission[same], 40 * exact.final_admission.max())
+        close("run period", run.period[same], exact.period[same], exact.period[same].amax(-1, keepdim=True))
+        close("run admission", run.final_admission[same], exact.final_admission[same], exact.final_admission.max())
 
 
 @pytest.mark.parametrize("headroom", [None, (3.0, 6.0)])
@@ -112,8 +105,8 @@ def test_arrivals_over_the_run_are_admitted(headroom):
     start = torch.where(rate.values > 0, rate.times, math.inf).amin(1, keepdim=True)
     span = (torch.minimum(stop, run.final_time[:, None]) - torch.maximum(rate.times, start)).clamp(min=0)
     arrived = (rate.values * span).sum(1)
-    close("step period", run.summary.admitted.sum(-1), arrived, 100 * arrived)
-    close("step period", run.summary.elapsed, run.final_time - start[:, 0], 10 * run.final_time)
+    close("step period", run.summary.admitted.sum(-1), arrived, arrived)
+    close("step period", run.summary.elapsed, run.final_time - start[:, 0], run.final_time)
 
 
 def test_a_single_piece_is_a_constant_rate():
@@ -124,7 +117,7 @@ def test_a_single_piece_is_a_constant_rate():
     for name in ("period", "admission", "status", "time"):
         assert torch.equal(getattr(timed, name), getattr(plain, name))
     close("step backlog", timed.backlog[:, :3], plain.backlog[:, :3])
-    close("step queueing_time", timed.queueing_time[:, :3], plain.queueing_time[:, :3], 10 * plain.queueing_time.max())
+    close("step queueing_time", timed.queueing_time[:, :3], plain.queueing_time[:, :3], plain.queueing_time.max())
 
 
 def test_cycle_that_spans_a_gap_by_hand():

@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 import torch
 
-from idn_torch.app.config import BackboneConfig, Config, FileConfig, InfidaConfig, LatencyConfig
+from idn_torch.app.config import (
+    BackboneConfig,
+    Config,
+    FileConfig,
+    InfidaConfig,
+    LatencyConfig,
+    MasterConfig,
+    SharedMixedConfig,
+)
 from idn_torch.app.loop import Loop
 from idn_torch.app.run import run_experiment
 from idn_torch.errors import InputError
@@ -45,6 +53,8 @@ def states(directory: Path) -> dict[str, Any]:
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, torch.Tensor):  # NaN: a figure that does not exist
         return a.dtype == b.dtype and torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
     return bool(a == b)
@@ -57,8 +67,10 @@ def same(a: Any, b: Any) -> bool:
         Config(problem=CAMPUS, policy=InfidaConfig(coupling="fresh", residual="draw", c=[4.0, 8.0]), seed=[1, 2]),
         Config(problem=CAMPUS, order="random", seed=[5, 6], latency=LatencyConfig(0.4, 7), dtype="float32"),
         Config(problem=CAMPUS, policy=InfidaConfig(discipline="fair", refresh=3, mirror_map="euclidean"), alpha=[50]),
+        Config(problem=CAMPUS, policy=MasterConfig(), seed=[1, 2]),
+        Config(problem=CAMPUS, policy=SharedMixedConfig(c=[8.0, 16.0])),
     ],
-    ids=["backbone", "fresh-batch", "varying-batch", "fair-euclidean"],
+    ids=["backbone", "fresh-batch", "varying-batch", "fair-euclidean", "master", "shared"],
 )
 def test_bit_for_bit(config: Config, tmp_path: Path) -> None:
     def settings(**changes: Any) -> Config:

@@ -66,8 +66,12 @@ class Experiment:
     @cached_property
     def threads(self) -> int:
         """CPU threads to run with: a function of the problem, so that a resumed run adds up in the same order."""
-        elements = self.requests.shape[-1] * self.problem.ranked.cost.shape[-1] * len(self.instances.all)
-        return thread_count(self.config.threads, elements)
+        return thread_count(self.config.threads, self.elements)
+
+    @property
+    def elements(self) -> int:
+        """Entries of the ranked tables, over all instances."""
+        return self.requests.shape[-1] * self.problem.ranked.cost.shape[-1] * len(self.instances.all)
 
     def requests_at(self, slot: int) -> Tensor:
         """The requests of this slot, `(R,)`."""

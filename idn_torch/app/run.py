@@ -16,6 +16,7 @@ from idn_torch.app.loop import Loop, threads
 from idn_torch.app.metrics import MetricsFiles, slot_rows
 from idn_torch.app.summary import allocation, summarise
 from idn_torch.app.table import render
+from idn_torch.kernels import path_taken
 
 __all__ = ["run_experiment"]
 
@@ -139,7 +140,7 @@ class _Run:
 def _describe(experiment: Experiment, loop: Loop) -> None:
     problem, instances = experiment.problem, experiment.instances
     log.info(
-        "%s: %d nodes, %d models, %d request types, %d ranks; %d slots, %d instances; %s on %s, %d threads",
+        "%s: %d nodes, %d models, %d request types, %d ranks; %d slots, %d instances; %s on %s, %d threads, tables by %s",
         problem.name,
         *problem.shape,
         len(problem.type_ids),
@@ -149,6 +150,7 @@ def _describe(experiment: Experiment, loop: Loop) -> None:
         experiment.config.dtype,
         problem.device,
         experiment.threads,
+        path_taken(problem.sizes, experiment.elements),
     )
     for note in experiment.notes:
         log.info(note)

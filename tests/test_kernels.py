@@ -122,5 +122,5 @@ def test_small_work_and_other_devices_stay_with_torch():
     assert not kernels.compiled_for(torch.zeros(1), 1000)
     assert kernels.compiled_for(torch.zeros(1), 1 << 30)
     assert not kernels.compiled_for(torch.zeros(1, device="meta"), 1 << 30)
-    assert kernels.path_taken(torch.zeros(1), 10) == "torch on cpu"
+    assert kernels.path_taken(torch.zeros(1), 10) == "torch"
     assert kernels.path_taken(torch.zeros(1), 1 << 30) == "numba"

@@ -140,7 +140,7 @@ class _Run:
 def _describe(experiment: Experiment, loop: Loop) -> None:
     problem, instances = experiment.problem, experiment.instances
     log.info(
-        "%s: %d nodes, %d models, %d request types, %d ranks; %d slots, %d instances; %s on %s, %d threads, tables by %s",
+        "%s: %d nodes, %d models, %d types, %d ranks; %d slots, %d instances; %s on %s, %d threads, %s kernels",
         problem.name,
         *problem.shape,
         len(problem.type_ids),

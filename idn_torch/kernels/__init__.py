@@ -30,7 +30,7 @@ def compiled_for(tensor: Tensor, elements: int) -> bool:
 
 def path_taken(tensor: Tensor, elements: int) -> str:
     """Name of the path for a log: "numba" or "torch"."""
-    return "numba" if compiled_for(tensor, elements) else f"torch on {tensor.device.type}"
+    return "numba" if compiled_for(tensor, elements) else "torch"
 
 
 def rows(tensor: Tensor) -> NDArray[Any]:

@@ -26,7 +26,7 @@ nodes: [{id: a, budget: 5}, {id: a, budget: 5}]
         (["policy.floor=abc"], "policy.floor: Value 'abc'"),
         (["slots=2.5"], "slots: Value '2.5'"),
         (["compare=maybe"], "compare: Value 'maybe'"),
-        (["policy=foo"], "policy has no choice 'foo'; use one of infida, popularity"),
+        (["policy=foo"], "policy has no choice 'foo'; use one of infida, master, popularity, shared, shared_mixed"),
         (["problem=foo"], "problem has no choice 'foo'; use one of backbone, file, tree"),
         (["experiment=foo"], "experiment has no choice 'foo'; use one of aimd"),
         (["policy.c=[1,"], "'[1,'"),

@@ -1,5 +1,8 @@
 """The compiled CPU kernels against the torch code, which is itself tested against the loops."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -116,6 +119,21 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
     assert torch.equal(runs[0].gain, runs[1].gain)
     assert torch.equal(runs[0].state.policy.y, runs[1].state.policy.y)
     assert torch.equal(runs[0].state.common.slope, runs[1].state.common.slope)
+
+
+def test_a_first_compiled_call_leaves_torch_its_threads():
+    """In a fresh process: numba starts its pool once."""
+    code = """
+import torch
+torch.set_num_threads(1)
+from idn_torch import kernels
+from idn_torch.philox import uniforms
+kernels.MIN_ELEMENTS = 0
+uniforms(torch.tensor(3), 10, 10)
+print(torch.get_num_threads())
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "1"
 
 
 def test_small_work_and_other_devices_stay_with_torch():

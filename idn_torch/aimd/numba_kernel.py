@@ -17,8 +17,8 @@ from idn_torch.aimd.status import Status
 
 __all__ = ["LANES", "load_kernel"]
 
-#: Systems a block: enough for LLVM's vector loops to pay. With 64 units in float32 the four tables take 64 KiB.
-LANES = 64
+#: Systems a block: enough for LLVM's vector loops to pay. With 64 units in float32 the four tables take 128 KiB.
+LANES = 128
 
 # Only contraction is allowed of the fast-math flags: u_max may be inf, and sums keep their order.
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
@@ -60,15 +60,27 @@ def _store(table, target, base, lanes):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _freeze(s, why, code, beta):  # type: ignore[no-untyped-def]
+def _freeze(s, why, code, live, limit, beta):  # type: ignore[no-untyped-def]
     code[s] = why
+    live[s] = live.dtype.type(0)
+    limit[s] = math.inf
     for i in range(beta.shape[0]):
         beta[i, s] = beta.dtype.type(1)
 
 
 @_jit
-def _totals(u, beta, total):  # type: ignore[no-untyped-def]
-    """Sums of the decreased rates. The rates are formed again in `_move`: cheaper than storing them."""
+def _set_rates(rates, column, base, lanes, capacity, guard, rate, limit, code, live, beta):  # type: ignore[no-untyped-def]
+    for s in range(lanes):
+        rate[s] = rates[base + s, column]
+        if code[s] == _OK:
+            limit[s] = rate[s] * guard
+            if not capacity[base + s] > rate[s]:
+                _freeze(s, _INFEASIBLE, code, live, limit, beta)
+
+
+@_jit
+def _first_totals(u, beta, total):  # type: ignore[no-untyped-def]
+    """Sums of the rates after one decrease; later ones come from `_move`."""
     for s in range(LANES):
         total[s] = total.dtype.type(0)
     for i in range(u.shape[0]):
@@ -77,13 +89,14 @@ def _totals(u, beta, total):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _decrease_again(s, limit, most, total, drops, code, u, beta, spare):  # type: ignore[no-untyped-def]
+def _decrease_again(s, most, total, drops, code, live, limit, u, beta, spare):  # type: ignore[no-untyped-def]
     """All decreases of one lane but the last, applied to u itself; `spare` keeps what it was."""
     spare[:, s] = u[:, s]
-    while total[s] > limit:
+    drops[s] = 1
+    while total[s] > limit[s]:
         if drops[s] >= most:
             u[:, s] = spare[:, s]
-            _freeze(s, _DECREASE_LIMIT, code, beta)
+            _freeze(s, _DECREASE_LIMIT, code, live, limit, beta)
             return
         drops[s] += 1
         x = total.dtype.type(0)
@@ -131,8 +144,10 @@ def _saturate(period, rate, u, beta, alpha, u_max, a, ramp_end, a1, a2, a3):  # 
 
 
 @_jit
-def _move_saturated(period, a, alpha, u_max, ramp_end, u, q):  # type: ignore[no-untyped-def]
-    """Admission rates and backlogs after the cycle, `events.next_backlog_time`."""
+def _move_saturated(period, a, beta, alpha, u_max, ramp_end, u, q, total):  # type: ignore[no-untyped-def]
+    """`_move` with rates up to u_max, `events.next_backlog_time`."""
+    for s in range(LANES):
+        total[s] = total.dtype.type(0)
     for i in range(u.shape[0]):
         for s in range(LANES):
             end = ramp_end[i, s]
@@ -141,16 +156,22 @@ def _move_saturated(period, a, alpha, u_max, ramp_end, u, q):  # type: ignore[no
             after = math.sqrt((q[i, s] - e) * (q[i, s] + e) + (t - e) * ((period[s] - t) + (period[s] - e)))
             q[i, s] = after if period[s] > 0 else q[i, s]
             x = min(a[i, s] + alpha[i, s] * period[s], u_max[i, s])
-            u[i, s] = x if period[s] > 0 else u[i, s]
+            x = x if period[s] > 0 else u[i, s]
+            u[i, s] = x
+            total[s] += x * beta[i, s]
 
 
 @_jit
-def _move(period, beta, alpha, u, q):  # type: ignore[no-untyped-def]
-    """Admission rates, Eq. (14), and backlogs, Eq. (44), after the cycle."""
+def _move(period, beta, alpha, u, q, total):  # type: ignore[no-untyped-def]
+    """Admission rates, Eq. (14), and backlogs, Eq. (44), after the cycle, and the sum of the next decreased rates."""
+    for s in range(LANES):
+        total[s] = total.dtype.type(0)
     for i in range(u.shape[0]):
         for s in range(LANES):
-            u[i, s] = u[i, s] * beta[i, s] + alpha[i, s] * period[s]
+            x = u[i, s] * beta[i, s] + alpha[i, s] * period[s]
+            u[i, s] = x
             q[i, s] = abs(q[i, s] - period[s])
+            total[s] += x * beta[i, s]
 
 
 @_jit
@@ -197,14 +218,14 @@ def _advance(  # type: ignore[no-untyped-def]
     AD, SE = np.zeros((k, LANES), np.float64), np.zeros((k, LANES), np.float64)
     MT, EN = np.zeros((k, LANES), u.dtype), np.zeros((k, LANES), np.int64)
     a1, a2, a3 = np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype)
-    total, half_sum = np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype)
-    rate, period, spare = np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype), np.zeros((n, LANES), u.dtype)
+    rate, limit, total = np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype)
+    half_sum, period, live = np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype), np.zeros(LANES, u.dtype)
     code, drops, clock = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64), np.zeros(LANES, np.float64)
+    spare = np.zeros((n, LANES), u.dtype)
+    one = guard / guard
 
     for base in range(low, high, LANES):
         lanes = min(LANES, high - base)
-        code[:] = _EMPTY
-        rate[:] = zero
         _load(U, u, base, lanes, zero)
         _load(Q, q, base, lanes, zero)
         _load(AL, alpha, base, lanes, zero)
@@ -216,42 +237,49 @@ def _advance(  # type: ignore[no-untyped-def]
             _load(SE, seconds, base, lanes, 0.0)
             _load(MT, max_time, base, lanes, zero)
             _load(EN, entered, base, lanes, 0)
+        rate[:] = zero
         for s in range(LANES):
             half_sum[s] = zero
             for i in range(n):
                 half_sum[s] += AL[i, s] / 2
-        for s in range(lanes):
-            code[s] = status[base + s]
-            clock[s] = time[base + s]
+            if half_sum[s] == zero:
+                half_sum[s] = one  # no units: frozen, and nothing to divide by
+            live[s] = one
+            code[s] = status[base + s] if s < lanes else _EMPTY
+            clock[s] = time[base + s] if s < lanes else 0.0
             if code[s] != _OK:
-                _freeze(s, code[s], code, BE)
+                _freeze(s, code[s], code, live, limit, BE)
+        _set_rates(rates, 0, base, lanes, capacity, guard, rate, limit, code, live, BE)
+        _first_totals(U, BE, total)
 
         for event in range(first, stop):
-            for s in range(lanes):
-                rate[s] = rates[base + s, event - first if rates.shape[1] > 1 else 0]
-                if code[s] == _OK and not capacity[base + s] > rate[s]:
-                    _freeze(s, _INFEASIBLE, code, BE)
+            if rates.shape[1] > 1 and event > first:
+                _set_rates(rates, event - first, base, lanes, capacity, guard, rate, limit, code, live, BE)
             drops[:] = 1
-            _totals(U, BE, total)
             above = 0
             for s in range(LANES):
-                above += total[s] > rate[s] * guard
+                above += total[s] > limit[s]
             if above > 0:
                 for s in range(lanes):
-                    if code[s] == _OK:
-                        _decrease_again(s, rate[s] * guard, drop_limit, total, drops, code, U, BE, spare)
+                    if total[s] > limit[s]:
+                        _decrease_again(s, drop_limit, total, drops, code, live, limit, U, BE, spare)
             for s in range(LANES):
-                period[s] = (rate[s] - total[s]) / half_sum[s] if code[s] == _OK else zero
+                period[s] = live[s] * (rate[s] - total[s]) / half_sum[s]
             if saturating:
                 _saturate(period, rate, U, BE, AL, UM, A, TS, a1, a2, a3)
+            bad = 0
             for s in range(LANES):
-                if code[s] != _OK:
-                    period[s] = zero
-                elif not (period[s] > zero and period[s] < math.inf):
-                    period[s] = zero
-                    _freeze(s, _NUMERICAL, code, BE)
-                    if drops[s] > 1:
-                        U[:, s] = spare[:, s]
+                bad += not (period[s] > zero and period[s] < math.inf)
+            if bad > 0:
+                for s in range(LANES):
+                    if code[s] != _OK:
+                        period[s] = zero
+                    elif not (period[s] > zero and period[s] < math.inf):
+                        period[s] = zero
+                        if drops[s] > 1:
+                            U[:, s] = spare[:, s]
+                        _freeze(s, _NUMERICAL, code, live, limit, BE)
+            for s in range(LANES):
                 clock[s] += period[s]
             if summing:
                 for s in range(lanes):
@@ -260,9 +288,9 @@ def _advance(  # type: ignore[no-untyped-def]
                         max_drops[base + s] = max(max_drops[base + s], drops[s])
                 _sum_before(event, period, U, BE, AL, TS, Q, AD, SE, EN)
             if saturating:
-                _move_saturated(period, A, AL, UM, TS, U, Q)
+                _move_saturated(period, A, BE, AL, UM, TS, U, Q, total)
             else:
-                _move(period, BE, AL, U, Q)
+                _move(period, BE, AL, U, Q, total)
             if summing:
                 _sum_after(period, AL, Q, SE, MT)
 

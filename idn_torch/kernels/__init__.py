@@ -50,8 +50,12 @@ def use_threads() -> int:
     """Give numba as many threads as torch may use, and say how many."""
     from numba import config, set_num_threads
 
-    threads = min(torch.get_num_threads(), getattr(config, "NUMBA_NUM_THREADS", 1))
+    wanted = torch.get_num_threads()
+    threads = min(wanted, getattr(config, "NUMBA_NUM_THREADS", 1))
     set_num_threads(threads)
+    # Numba starts its pool here the first time, and with OpenMP sets the number of threads of torch as well.
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
     return threads
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idn_torch import kernels
-from idn_torch.batching import flat_batch, flat_tables
+from idn_torch.batching import flat_batch, flat_tables, with_row_axis
 from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
 from idn_torch.gain import gain_and_subgradient_kernel, potential_capacity_kernel
@@ -70,7 +70,7 @@ def merge_rows(problem: Problem, requests: Tensor | None) -> Rows:
 
 def mean_gain(problem: Problem, rows: Rows, y: Tensor) -> Tensor:
     """`sum_s share_s * G(r_s, min(L, r_s), y)`, `(...)` float64, for y `(..., V, M)`. Checks nothing."""
-    table = _with_row_axis(problem)
+    table = with_row_axis(problem)
     batch = _batch(problem, rows, y)
     total = torch.zeros(batch, dtype=torch.float64, device=y.device)
     for chunk in _chunks(problem, rows, batch):
@@ -96,7 +96,7 @@ def mean_marginals(problem: Problem, rows: Rows, x: Tensor, wanted: Tensor) -> T
     batch = _batch(problem, rows, x)
     if kernels.compiled_for(x, batch.numel() * rows.requests.shape[-2] * problem.ranked.cost.shape[-2:].numel()):
         return _compiled_marginals(problem, rows, x, wanted)
-    table = _with_row_axis(problem)
+    table = with_row_axis(problem)
     total = x.new_zeros(*batch, *problem.shape)
     for chunk in _chunks(problem, rows, batch):
         r = rows.requests[..., chunk, :]
@@ -146,16 +146,6 @@ def _chunks(problem: Problem, rows: Rows, batch: torch.Size) -> Iterator[slice]:
     step = max(1, _CHUNK // row)
     for start in range(0, rows.requests.shape[-2], step):
         yield slice(start, start + step)
-
-
-def _with_row_axis(problem: Problem) -> Problem:
-    """The same problem, its tables with one more batch dim at the end, for the rows."""
-    ranked = problem.ranked
-    if ranked.cost.ndim == 2:
-        return problem
-    tables = {f.name: getattr(ranked, f.name) for f in dataclasses.fields(ranked)}
-    tables = {name: t.unsqueeze(-2 if name == "first_repository" else -3) for name, t in tables.items()}
-    return dataclasses.replace(problem, ranked=RankedOptions(**tables))
 
 
 def _first_tables(problem: Problem) -> RankedOptions:

@@ -1,12 +1,15 @@
 """Leading batch dims flattened to one, without copying what does not vary over the batch."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from idn_torch.problem import Problem
+from idn_torch.ranking import RankedOptions
 from idn_torch.shapes import broadcast_shapes
 
-__all__ = ["flat_batch", "flat_tables"]
+__all__ = ["flat_batch", "flat_tables", "with_row_axis"]
 
 
 def flat_batch(problem: Problem, *tensors: tuple[Tensor, int]) -> tuple[torch.Size, list[Tensor]]:
@@ -25,6 +28,16 @@ def flat_tables(problem: Problem, batch: torch.Size) -> tuple[Tensor, Tensor, Te
     if ranked.cost.ndim == 2:
         return ranked.cost[None], ranked.option[None], ranked.first_repository[None]
     return _flat(ranked.cost, 2, batch), _flat(ranked.option, 2, batch), _flat(ranked.first_repository, 1, batch)
+
+
+def with_row_axis(problem: Problem) -> Problem:
+    """The same problem, its tables with one more batch dim at the end, for the rows."""
+    ranked = problem.ranked
+    if ranked.cost.ndim == 2:
+        return problem
+    tables = {f.name: getattr(ranked, f.name) for f in dataclasses.fields(ranked)}
+    tables = {name: t.unsqueeze(-2 if name == "first_repository" else -3) for name, t in tables.items()}
+    return dataclasses.replace(problem, ranked=RankedOptions(**tables))
 
 
 def _flat(tensor: Tensor, trailing: int, batch: torch.Size) -> Tensor:

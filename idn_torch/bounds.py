@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from idn_torch.batching import with_row_axis
 from idn_torch.checks import check_tensors
 from idn_torch.gain import gain_and_subgradient_kernel
 from idn_torch.problem import Problem
@@ -36,8 +37,9 @@ def upper_bound(problem: Problem, r: Tensor, lam: Tensor, y: Tensor) -> Tensor:
         InputError: naming the argument and the type, node or model that holds a wrong value.
     """
     y = y[..., None, :, :]
-    check_tensors(problem, r=r, lam=lam, y=y)
-    value, slope = gain_and_subgradient_kernel(problem, r, lam, y)
+    by_slot = with_row_axis(problem)
+    check_tensors(by_slot, r=r, lam=lam, y=y)
+    value, slope = gain_and_subgradient_kernel(by_slot, r, lam, y)
     offset = value.double() - (slope.double() * y).sum((-2, -1))
     best = knapsack(problem, slope.double().mean(-3))
     return (offset.mean(-1) + best).to(y.dtype)

@@ -82,6 +82,18 @@ def test_cuts_add_up_to_upper_bound_and_batch():
         assert close(idn.upper_bound(problem, problem.requests, lam, y[i]), together[i])
 
 
+def test_tables_of_a_batch_meet_their_own_instances():
+    problem = random_problem(4)
+    scale = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    batched = problem.with_cost(problem.cost_table() * scale[:, None, None, None])
+    y = feasible_allocation(problem, 4)
+    lam = idn.potential_capacity(problem, problem.requests)
+    together = idn.upper_bound(batched, problem.requests, lam, y)
+    for i in range(2):
+        one = problem.with_cost(problem.cost_table() * scale[i])
+        assert close(together[i], idn.upper_bound(one, problem.requests, lam, y))
+
+
 def test_no_cut_bounds_nothing():
     problem = random_problem(3)
     assert Cuts.none(problem, (2,)).bound(problem).tolist() == [float("inf")] * 2

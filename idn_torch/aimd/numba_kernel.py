@@ -177,23 +177,26 @@ def _move(period, beta, alpha, u, q, total):  # type: ignore[no-untyped-def]
 @_jit
 def _sum_before(event, period, u, beta, alpha, ramp_end, q, admitted, seconds, entered):  # type: ignore[no-untyped-def]
     """What `summary.add_cycle` takes from the start of the cycle."""
+    half = period.dtype.type(0.5)  # a literal 2 would turn float32 into float64
     for i in range(q.shape[0]):
         for s in range(LANES):
             t = period[s]
             if ramp_end.shape[0] > 0:
                 t = ramp_end[i, s] if ramp_end[i, s] < t else t
-            admitted[i, s] += u[i, s] * beta[i, s] * period[s] + alpha[i, s] * t * (period[s] - t / 2)
-            seconds[i, s] += alpha[i, s] / 4 * (q[i, s] * q[i, s]) * period[s]
-            first = entered[i, s] < 0 and period[s] > 0 and q[i, s] * q[i, s] <= t * (period[s] + period[s] - t)
+            square = q[i, s] * q[i, s]
+            admitted[i, s] += u[i, s] * beta[i, s] * period[s] + alpha[i, s] * t * (period[s] - half * t)
+            seconds[i, s] += half * half * alpha[i, s] * square * period[s]
+            first = entered[i, s] < 0 and period[s] > 0 and square <= t * (period[s] + period[s] - t)
             entered[i, s] = event if first else entered[i, s]
 
 
 @_jit
 def _sum_after(period, alpha, q, seconds, max_time):  # type: ignore[no-untyped-def]
     """And from its end."""
+    quarter = period.dtype.type(0.25)
     for i in range(q.shape[0]):
         for s in range(LANES):
-            seconds[i, s] += alpha[i, s] / 4 * (q[i, s] * q[i, s]) * period[s]
+            seconds[i, s] += quarter * alpha[i, s] * (q[i, s] * q[i, s]) * period[s]
             max_time[i, s] = max(max_time[i, s], q[i, s])
 
 

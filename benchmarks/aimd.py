@@ -5,7 +5,6 @@
 All run in one process on the same inputs, in turns, after a warm-up; times are medians. On a machine that others use
 trust processor time, summed over threads, more than wall time. The baselines do the same maths
 and no more: events with repeated decreases, the final rates and backlogs, no statuses, no masks, no input checks.
-Needs numba; it is no dependency of the package.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The optional compiled path: which runs may take it, and how the state gets there and back.
 
-numba is not a dependency. Without it, and for everything the kernel does not cover, `step` does the same in torch.
+For everything the kernel does not cover, and where numba is missing, `step` does the same in torch.
 """
 
 import importlib.util

@@ -27,8 +27,12 @@ from idn_torch.app.aimd_config import AimdConfig
 from idn_torch.app.aimd_run import run_aimd
 from idn_torch.app.aimd_table import render_aimd
 from idn_torch.app.checkpoint import CHECKPOINT
-from idn_torch.app.config import Config, register
+from idn_torch.app.config import Config
 from idn_torch.app.run import run_experiment
+from idn_torch.app.schema import register
+from idn_torch.app.study import StudyConfig
+from idn_torch.app.study_run import run_study
+from idn_torch.app.study_table import render_study
 from idn_torch.app.table import render
 from idn_torch.errors import IDNError, InputError
 
@@ -45,9 +49,14 @@ class _Run(NamedTuple):
     objective: Callable[[dict[str, Any]], float | None]
 
 
-def _ratio_or_ntag(summary: dict[str, Any]) -> float | None:
-    ratio: float | None = summary["ratio_to_common_upper_bound"]
-    return summary["ntag"] if ratio is None else ratio
+def _ratio(summary: dict[str, Any]) -> float | None:
+    ratio: float | None = summary["ratio_to_upper_bound"]
+    return ratio
+
+
+def _mean_ratio(summary: dict[str, Any]) -> float | None:
+    first = next(iter(summary["contenders"].values()), None)
+    return None if first is None else first["mean"]
 
 
 def _promptness(summary: dict[str, Any]) -> float | None:
@@ -56,8 +65,9 @@ def _promptness(summary: dict[str, Any]) -> float | None:
 
 
 _RUNS: dict[type[Any], _Run] = {
-    Config: _Run(run_experiment, render, _ratio_or_ntag),
+    Config: _Run(run_experiment, render, _ratio),
     AimdConfig: _Run(run_aimd, render_aimd, _promptness),
+    StudyConfig: _Run(run_study, render_study, _mean_ratio),
 }
 
 
@@ -76,7 +86,7 @@ def _task(cfg: DictConfig) -> float | None:
     """One run: what Hydra calls, once or, with --multirun, once for every combination.
 
     Returns:
-        The objective for sweepers, to be maximised: the ratio to the common bound, or NTAG where there is no bound; of
+        The objective for sweepers, to be maximised: the ratio to the bound; of a study its mean over the cases; of
         an AIMD run the mean queueing time with a minus sign.
     """
     directory = HydraConfig.get().runtime.output_dir
@@ -99,7 +109,10 @@ def _task(cfg: DictConfig) -> float | None:
 def _config(cfg: DictConfig) -> Config | AimdConfig:
     """The configuration as dataclasses. `+key=value` lets Hydra add keys to any schema: they are refused here."""
     for part in (cfg, *(value for value in cfg.values() if isinstance(value, DictConfig))):
-        known = [f.name for f in dataclasses.fields(OmegaConf.get_type(part) or Config)]
+        kind = OmegaConf.get_type(part) or Config
+        if not dataclasses.is_dataclass(kind):  # an option that holds a mapping
+            continue
+        known = [f.name for f in dataclasses.fields(kind)]
         for key in part:
             if key not in known:
                 raise InputError(_no_option(part._get_full_key(str(key)), known))

@@ -1,7 +1,6 @@
 """Problems on real networks: a backbone of the topohub collection, GPUs at its nodes and detectors to place on them."""
 
 import importlib.resources
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idn_torch.build import build_problem
-from idn_torch.catalog import Catalog, load_catalog
+from idn_torch.catalog import load_catalog
+from idn_torch.detection import check_gpu, check_ranges, detection_problem
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
-from idn_torch.routing import network, path_latencies, shortest_paths
+from idn_torch.routing import network
 from idn_torch.scenario_field import unknown
-from idn_torch.workload import Ranking, request_counts, task_shares
+from idn_torch.workload import Ranking
 
 __all__ = ["backbone", "positions"]
 
@@ -42,6 +41,7 @@ def backbone(
     edge_budget: float = 8_000.0,
     hub_budget: float = 32_000.0,
     cloud_budget: float = 64_000.0,
+    budget_scale: float = 1.0,
     hub_degree: int = 4,
     hop_latency: float = 0.5,
     km_per_ms: float = 200.0,
@@ -82,6 +82,7 @@ def backbone(
         shift_every: slots between two changes of the ranking, >= 1.
         edge_budget, hub_budget: MB, >= 0.
         cloud_budget: MB on top of the repository models, >= 0.
+        budget_scale: factor on these three, >= 0.
         hub_degree: links from which on a node is a hub.
         hop_latency: ms a link adds to the round trip, >= 0.
         km_per_ms: speed of light in the fibre, > 0.
@@ -106,24 +107,21 @@ def backbone(
         >>> len(problem.node_ids), len(problem.model_ids), problem.requests.shape
         (12, 22, torch.Size([3, 24]))
     """
-    _check_ranges(
-        {"tasks": tasks, "copies": copies, "slots": slots},
-        {"km_per_ms": km_per_ms, "slot_seconds": slot_seconds},
+    check_ranges(
+        {},
+        {"km_per_ms": km_per_ms},
         {
-            "alpha": alpha,
-            "requests_per_second": requests_per_second,
             "edge_budget": edge_budget,
             "hub_budget": hub_budget,
             "cloud_budget": cloud_budget,
+            "budget_scale": budget_scale,
             "hop_latency": hop_latency,
-            "size_overhead": size_overhead,
         },
     )
-    if not 0 < utilisation <= 1:
-        raise InputError(f"utilisation is {utilisation}; it must be in (0, 1]")
     site = _load_site(topology)
     family = load_catalog(catalog)
-    edge_fps, hub_fps = _fps(family, "edge_gpu", edge_gpu), _fps(family, "hub_gpu", hub_gpu)
+    check_gpu(family, "edge_gpu", edge_gpu)
+    check_gpu(family, "hub_gpu", hub_gpu)
 
     links = [(i, j, 2 * km / km_per_ms + hop_latency) for i, j, km in site.links]
     graph = network(site.node_ids, links)
@@ -131,47 +129,27 @@ def backbone(
     is_cloud = np.isin(np.arange(len(site.node_ids)), clouds)
     is_edge = (site.degree < hub_degree) & ~is_cloud
 
-    # Models: the catalog once per task, copies side by side.
-    def per_model(values: Sequence[float] | NDArray[Any]) -> NDArray[Any]:
-        return np.tile(np.repeat(values, copies, axis=-1), tasks)
-
-    fps = per_model(np.where(is_edge[:, None], edge_fps, hub_fps))  # (V, M)
-    accuracy = np.array([model.accuracy for model in family.models])
-    size = np.array([model.weights_mb for model in family.models]) + size_overhead
-    task_ids = _task_ids(tasks)
-    best, width = int(accuracy.argmax()), copies * len(family.models)
-    repository = np.zeros(fps.shape, dtype=bool)
-    repository[np.array(clouds)[:, None], np.arange(tasks) * width + best * copies] = True
-    budgets = np.where(is_edge, edge_budget, hub_budget)
-    budgets[is_cloud] = cloud_budget + tasks * size[best]
-
-    # Request types: node by node, task by task.
-    ingress = np.flatnonzero(site.shares)
-    node, task = np.repeat(ingress, tasks).tolist(), np.tile(np.arange(tasks), len(ingress)).tolist()
-    type_ids = [f"{site.node_ids[v]}:{task_ids[i]}" for v, i in zip(node, task, strict=True)]
-    paths = shortest_paths(graph, node, task, [clouds] * tasks, type_ids=type_ids, task_ids=task_ids)
-    shares = task_shares(slots, tasks, zipf_exponent, popularity, shift_every, seed)
-    return build_problem(
-        sizes=np.tile(per_model(size), (len(site.node_ids), 1)),
-        budgets=budgets,
-        # Rounded first: 0.1 * 60 * 50 is a little less than 300 in floating point.
-        capacity=np.floor((utilisation * slot_seconds * fps).round(6)),
-        repository=repository,
-        model_task=np.repeat(np.arange(tasks), width),
-        paths=paths,
-        type_task=task,
-        path_latency=path_latencies(graph, paths),
-        delay=1000 / fps,
-        accuracy=per_model(accuracy),
-        alpha=alpha,
-        requests=request_counts(site.shares[ingress], shares, requests_per_second * slot_seconds, seed),
-        node_ids=site.node_ids,
-        model_ids=[f"{name}/{model}" for name in task_ids for model in _copied(family, copies)],
-        task_ids=task_ids,
-        type_ids=type_ids,
+    return detection_problem(
+        family,
         name=topology,
-        slot_seconds=slot_seconds,
+        node_ids=site.node_ids,
         links=links,
+        gpus=np.where(is_edge, edge_gpu, hub_gpu).tolist(),
+        budgets=budget_scale * np.where(is_cloud, cloud_budget, np.where(is_edge, edge_budget, hub_budget)),
+        clouds=clouds,
+        shares=site.shares,
+        tasks=tasks,
+        copies=copies,
+        alpha=alpha,
+        requests_per_second=requests_per_second,
+        slots=slots,
+        slot_seconds=slot_seconds,
+        zipf_exponent=zipf_exponent,
+        popularity=popularity,
+        shift_every=shift_every,
+        size_overhead=size_overhead,
+        utilisation=utilisation,
+        seed=seed,
         dtype=dtype,
         device=device,
     )
@@ -272,24 +250,6 @@ def _unique(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(taken)
 
 
-def _check_ranges(counts: dict[str, int], above_zero: dict[str, float], amounts: dict[str, float]) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise InputError(f"{name} is {count}; it must be at least 1")
-    for name, value in above_zero.items():
-        if not 0 < value < math.inf:
-            raise InputError(f"{name} is {value}; it must be > 0 and finite")
-    for name, value in amounts.items():
-        if not 0 <= value < math.inf:
-            raise InputError(f"{name} is {value}; it must be >= 0 and finite")
-
-
-def _fps(family: Catalog, what: str, gpu: str) -> list[float]:
-    if gpu not in family.gpus:
-        raise InputError(f"{what} is {gpu!r}; the catalog {family.name!r} knows {', '.join(family.gpus)}")
-    return [model.fps[gpu] for model in family.models]
-
-
 def _named(site: _Site, repositories: Sequence[str]) -> list[int]:
     """Node indices of the clouds that the caller named."""
     names = [repositories] if isinstance(repositories, str) else list(repositories)
@@ -321,12 +281,3 @@ def _central(graph: nx.Graph, shares: NDArray[np.float64], count: int = 2) -> li
         picked.append(int(np.flatnonzero(mean <= mean.min() * (1 + 1e-9))[0]))
         nearest = np.minimum(nearest, latency[picked[-1]])
     return sorted(picked)
-
-
-def _task_ids(tasks: int) -> list[str]:
-    wide = max(2, len(str(tasks - 1)))
-    return [f"detect-{i:0{wide}}" for i in range(tasks)]
-
-
-def _copied(family: Catalog, copies: int) -> list[str]:
-    return [m.id if k == 1 else f"{m.id}#{k}" for m in family.models for k in range(1, copies + 1)]

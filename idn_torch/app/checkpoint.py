@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idn_torch.app.choices import POLICIES, PROBLEMS, choice_name, located
+from idn_torch.app.choices import HINDSIGHT, POLICIES, PROBLEMS, choice_name, located
 from idn_torch.app.config import Config, LatencyConfig, ProblemConfig
 from idn_torch.app.experiment import Experiment
 from idn_torch.app.files import write_bytes
@@ -19,7 +19,7 @@ from idn_torch.problem import Problem
 
 __all__ = ["CHECKPOINT", "Checkpoint", "load_checkpoint", "resumed_config", "save_checkpoint"]
 
-FORMAT = 1
+FORMAT = 2
 CHECKPOINT = Path("checkpoints", "last.pt")
 """Where it lies in a run directory."""
 
@@ -34,7 +34,7 @@ class Checkpoint:
     Attributes:
         file: where it was read.
         config: of the run.
-        data: slot, seconds, fingerprint, history and states.
+        data: slots to run, slot, seconds, fingerprint, history, states and bound.
     """
 
     file: Path
@@ -50,6 +50,12 @@ class Checkpoint:
         slot = self.data["slot"]
         if slot > experiment.slots:
             raise InputError(f"the run in {self.file} has already done {slot} slots; slots={experiment.slots} is less")
+        planning = [one.name for one in experiment.contenders if one.choice in HINDSIGHT]
+        if planning and experiment.slots != self.data["slots"]:
+            raise InputError(
+                f"{planning[0]} planned for the {self.data['slots']} slots of the run in {self.file}; "
+                f"slots={experiment.slots} is another run: start it anew"
+            )
         if fingerprint(experiment.problem, experiment.requests[:slot]) != self.data["fingerprint"]:
             raise InputError(
                 f"the problem has changed since {self.file} was written (network, models, costs or past requests): "
@@ -58,6 +64,7 @@ class Checkpoint:
         loop = Loop.start(experiment)
         for name, state in loop.states.items():
             loop.states[name] = _unpack(state, self.data["states"][name], experiment.problem.device)
+        loop.bound = _unpack(loop.bound, self.data["bound"], experiment.problem.device)
         loop.history = self.data["history"]
         loop.slot = slot
         return loop, self.data["seconds"]
@@ -70,10 +77,12 @@ def save_checkpoint(directory: Path, loop: Loop, seconds: float) -> None:
         "format": FORMAT,
         "config": _config_data(experiment.config),
         "fingerprint": fingerprint(experiment.problem, experiment.requests[: loop.slot]),
+        "slots": experiment.slots,
         "slot": loop.slot,
         "seconds": seconds,
         "history": loop.history,
         "states": {name: _pack(state) for name, state in loop.states.items()},
+        "bound": _pack(loop.bound),
     }
     buffer = io.BytesIO()
     torch.save(data, buffer)

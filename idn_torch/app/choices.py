@@ -12,17 +12,26 @@ from idn_torch.app.config import (
     BackboneConfig,
     FileConfig,
     InfidaConfig,
+    IspConfig,
     MasterConfig,
+    OfflineConfig,
+    OgaConfig,
+    OlagConfig,
     PolicyConfig,
     PopularityConfig,
     ProblemConfig,
+    RandomFeasibleConfig,
+    RepositoryOnlyConfig,
     SharedConfig,
     SharedMixedConfig,
+    StaticGreedyConfig,
     TreeConfig,
 )
+from idn_torch.baselines import Offline, Olag, RandomFeasible, RepositoryOnly, StaticGreedy
 from idn_torch.errors import InputError
 from idn_torch.generators import tree
 from idn_torch.infida import Infida
+from idn_torch.isp import isp
 from idn_torch.networks import backbone
 from idn_torch.popularity import Popularity
 from idn_torch.problem import Problem
@@ -30,7 +39,17 @@ from idn_torch.scenario import load_problem
 from idn_torch.shared import Master, Shared
 from idn_torch.simulation import Policy
 
-__all__ = ["POLICIES", "PROBLEMS", "Choice", "build_policy", "build_problem", "choice_name", "located"]
+__all__ = [
+    "HINDSIGHT",
+    "POLICIES",
+    "PROBLEMS",
+    "UNDRAWN",
+    "Choice",
+    "build_policy",
+    "build_problem",
+    "choice_name",
+    "located",
+]
 
 EXAMPLES = Path(__file__).parent / "examples"
 _EXAMPLE = "example:"
@@ -51,7 +70,7 @@ def located(config: ProblemConfig) -> ProblemConfig:
     """
     if isinstance(config, FileConfig):
         return FileConfig(str(_scenario_file(config.path)))
-    if isinstance(config, BackboneConfig) and Path(config.catalog).suffix:  # else a catalog of the package
+    if isinstance(config, BackboneConfig | IspConfig) and Path(config.catalog).suffix:  # else a catalog of the package
         return dataclasses.replace(config, catalog=str(Path(config.catalog).absolute()))
     return config
 
@@ -70,6 +89,10 @@ def _backbone(config: BackboneConfig, dtype: torch.dtype, device: torch.device) 
     return backbone(**_options(config), dtype=dtype, device=device)
 
 
+def _isp(config: IspConfig, dtype: torch.dtype, device: torch.device) -> Problem:
+    return isp(**_options(config), dtype=dtype, device=device)
+
+
 def _file(config: FileConfig, dtype: torch.dtype, device: torch.device) -> Problem:
     return load_problem(config.path, dtype=dtype, device=device)
 
@@ -78,35 +101,51 @@ def _tree(config: TreeConfig, dtype: torch.dtype, device: torch.device) -> Probl
     return tree(**_options(config), dtype=dtype, device=device)
 
 
-def _infida(config: InfidaConfig, c: float | Tensor) -> Policy:
-    return Infida(**{**_options(config), "c": c})
+def _of(policy: Callable[..., Policy]) -> Callable[..., Policy]:
+    """A policy whose options are those of its configuration."""
+    return lambda config, c, requests: policy(**_options(config))
 
 
-def _popularity(config: PopularityConfig, c: float | Tensor) -> Policy:
-    return Popularity(**_options(config))
+def _stepping(policy: Callable[..., Policy]) -> Callable[..., Policy]:
+    """Likewise, with a step size."""
+    return lambda config, c, requests: policy(**{**_options(config), "c": c})
 
 
-def _shared(config: SharedConfig, c: float | Tensor) -> Policy:
-    return Shared(**{**_options(config), "c": c})
+def _knowing(policy: Callable[..., Policy]) -> Callable[..., Policy]:
+    """Likewise, with hindsight."""
+    return lambda config, c, requests: policy(**_options(config), requests=requests)
 
 
-def _master(config: MasterConfig, c: float | Tensor) -> Policy:
+def _master(config: MasterConfig, c: float | Tensor, requests: Tensor) -> Policy:
     infida = Infida(discipline=config.discipline)  # type: ignore[arg-type]  # checked by the policy
     return Master(**{**_options(config), "weights": tuple(config.weights), "others": (infida,)})
 
 
 PROBLEMS = {
     "backbone": Choice(BackboneConfig, _backbone),
+    "isp": Choice(IspConfig, _isp),
     "file": Choice(FileConfig, _file),
     "tree": Choice(TreeConfig, _tree),
 }
 POLICIES = {
-    "infida": Choice(InfidaConfig, _infida),
-    "popularity": Choice(PopularityConfig, _popularity),
-    "shared": Choice(SharedConfig, _shared),
-    "shared_mixed": Choice(SharedMixedConfig, _shared),
+    "infida": Choice(InfidaConfig, _stepping(Infida)),
+    "oga": Choice(OgaConfig, _stepping(Infida)),
+    "popularity": Choice(PopularityConfig, _of(Popularity)),
+    "olag": Choice(OlagConfig, _of(Olag)),
+    "static_greedy": Choice(StaticGreedyConfig, _knowing(StaticGreedy)),
+    "offline": Choice(OfflineConfig, _knowing(Offline)),
+    "random_feasible": Choice(RandomFeasibleConfig, _of(RandomFeasible)),
+    "repository_only": Choice(RepositoryOnlyConfig, _of(RepositoryOnly)),
+    "shared": Choice(SharedConfig, _stepping(Shared)),
+    "shared_mixed": Choice(SharedMixedConfig, _stepping(Shared)),
     "master": Choice(MasterConfig, _master),
 }
+
+HINDSIGHT = ("static_greedy", "offline")
+"""Policies that look at the requests of the whole run, under the costs of its first slot."""
+
+UNDRAWN = ("popularity", "olag", "repository_only", *HINDSIGHT)
+"""Policies in which nothing depends on the seed of a run."""
 
 
 def choice_name(config: ProblemConfig | PolicyConfig, choices: Mapping[str, Choice]) -> str:
@@ -123,9 +162,9 @@ def build_problem(config: ProblemConfig, dtype: torch.dtype, device: torch.devic
     return problem
 
 
-def build_policy(config: PolicyConfig, c: float | Tensor) -> Policy:
-    """The policy that these options describe, with this step size if it has one."""
-    policy: Policy = POLICIES[choice_name(config, POLICIES)].build(config, c)
+def build_policy(config: PolicyConfig, c: float | Tensor, requests: Tensor) -> Policy:
+    """The policy that these options describe, with this step size if it has one, for a run on these requests."""
+    policy: Policy = POLICIES[choice_name(config, POLICIES)].build(config, c, requests)
     return policy
 
 

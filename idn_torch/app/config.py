@@ -7,25 +7,31 @@ or a list of numbers; `idn_torch.app.batch` reads those.
 from dataclasses import dataclass, field
 from typing import Any
 
-from idn_torch.app.aimd_config import AimdConfig
-
 __all__ = [
+    "MISSING",
     "BackboneConfig",
     "Config",
     "FileConfig",
     "InfidaConfig",
+    "IspConfig",
     "LatencyConfig",
     "MasterConfig",
+    "OfflineConfig",
+    "OgaConfig",
+    "OlagConfig",
     "PolicyConfig",
     "PopularityConfig",
     "ProblemConfig",
+    "RandomFeasibleConfig",
+    "RepositoryOnlyConfig",
     "SharedConfig",
     "SharedMixedConfig",
+    "StaticGreedyConfig",
     "TreeConfig",
-    "register",
 ]
 
-MISSING: Any = "???"  # OmegaConf's mark of a value that has to be given
+MISSING: Any = "???"
+"""OmegaConf's mark of a value that has to be given."""
 
 
 @dataclass
@@ -52,6 +58,7 @@ class BackboneConfig(ProblemConfig):
     edge_budget: float = 8_000.0
     hub_budget: float = 32_000.0
     cloud_budget: float = 64_000.0
+    budget_scale: float = 1.0
     hub_degree: int = 4
     hop_latency: float = 0.5
     km_per_ms: float = 200.0
@@ -71,6 +78,32 @@ class FileConfig(ProblemConfig):
     """
 
     path: str = MISSING
+
+
+@dataclass
+class IspConfig(ProblemConfig):
+    """`problem=isp`: the arguments of `idn_torch.isp.isp`."""
+
+    catalog: str = "yolov4"
+    fan_out: list[int] = field(default_factory=lambda: [2, 2, 3, 3])
+    link_latency: list[float] = field(default_factory=lambda: [2.0, 5.0, 12.0, 40.0])
+    budgets: list[float] = field(default_factory=lambda: [4_000.0, 8_000.0, 16_000.0, 32_000.0, 64_000.0])
+    budget_scale: float = 1.0
+    edge_tiers: int = 2
+    tasks: int = 20
+    copies: int = 1
+    alpha: float = 75.0
+    requests_per_second: float = 10_000.0
+    slots: int = 120
+    slot_seconds: float = 60.0
+    zipf_exponent: float = 1.0
+    popularity: str = "sliding"
+    shift_every: int = 60
+    size_overhead: float = 800.0
+    utilisation: float = 0.5
+    edge_gpu: str = "RTX 2070"
+    hub_gpu: str = "V100"
+    seed: int = 0
 
 
 @dataclass
@@ -107,8 +140,48 @@ class InfidaConfig(PolicyConfig):
 
 
 @dataclass
+class OgaConfig(InfidaConfig):
+    """`policy=oga`: online gradient ascent, the Euclidean mirror map, which wants a smaller step."""
+
+    c: Any = 6.0
+    mirror_map: str = "euclidean"
+
+
+@dataclass
 class PopularityConfig(PolicyConfig):
     """`policy=popularity`: the options of `idn_torch.Popularity`."""
+
+
+@dataclass
+class OlagConfig(PolicyConfig):
+    """`policy=olag`: the options of `idn_torch.baselines.Olag`."""
+
+    reference: str = "repository"
+
+
+@dataclass
+class StaticGreedyConfig(PolicyConfig):
+    """`policy=static_greedy`: `idn_torch.baselines.StaticGreedy` on the requests of the run."""
+
+
+@dataclass
+class OfflineConfig(PolicyConfig):
+    """`policy=offline`: `idn_torch.baselines.Offline` on the requests of the run."""
+
+    tol: float = 1e-3
+    max_iterations: int = 2000
+    max_seconds: float | None = None
+    roundings: int = 64
+
+
+@dataclass
+class RandomFeasibleConfig(PolicyConfig):
+    """`policy=random_feasible`: `idn_torch.baselines.RandomFeasible`."""
+
+
+@dataclass
+class RepositoryOnlyConfig(PolicyConfig):
+    """`policy=repository_only`: `idn_torch.baselines.RepositoryOnly`."""
 
 
 @dataclass
@@ -159,7 +232,9 @@ class Config:
         cycle: start over when the requests run out; else more slots than they last for are an error.
         order: of arrival within a slot: "index" or "random".
         latency: how the network's latency varies in time.
-        compare: run INFIDA beside the policy, or the popularity rule beside INFIDA, on the same requests.
+        compare: run INFIDA beside the policy, or the popularity rule beside INFIDA, on the same requests; false for
+            none, or a list of those to run: each the name of a choice of `policy`, or a mapping with that name as
+            `policy`, options of that choice, and a `name` for the table if the made-up one will not do.
         device: such as cpu, cuda or cuda:1.
         dtype: float64 or float32.
         threads: CPU threads; None takes one for a small problem and torch's own number for a large one.
@@ -177,7 +252,7 @@ class Config:
     cycle: bool = False
     order: str = "index"
     latency: LatencyConfig = field(default_factory=LatencyConfig)
-    compare: bool = True
+    compare: Any = True
     device: str = "cpu"
     dtype: str = "float64"
     threads: int | None = None
@@ -185,23 +260,3 @@ class Config:
     plots: bool = True
     checkpoint_every: int = 0
     resume: str | None = None
-
-
-def register() -> None:
-    """Put the schema where the files of conf/ name it: `/schema/...`."""
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
-
-    store = ConfigStore.instance()
-    root = OmegaConf.structured(Config)
-    root.problem = root.policy = MISSING  # else a choice would have to be a subclass of the default one
-    store.store(group="schema", name="config", node=root, package="_global_")
-    store.store(group="schema", name="aimd", node=AimdConfig, package="_global_")
-    store.store(group="schema/problem", name="backbone", node=BackboneConfig, package="problem")
-    store.store(group="schema/problem", name="file", node=FileConfig, package="problem")
-    store.store(group="schema/problem", name="tree", node=TreeConfig, package="problem")
-    store.store(group="schema/policy", name="infida", node=InfidaConfig, package="policy")
-    store.store(group="schema/policy", name="popularity", node=PopularityConfig, package="policy")
-    store.store(group="schema/policy", name="shared", node=SharedConfig, package="policy")
-    store.store(group="schema/policy", name="shared_mixed", node=SharedMixedConfig, package="policy")
-    store.store(group="schema/policy", name="master", node=MasterConfig, package="policy")

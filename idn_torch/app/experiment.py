@@ -9,31 +9,21 @@ import torch
 from torch import Tensor
 
 from idn_torch.app.batch import Instances, instances
-from idn_torch.app.choices import POLICIES, build_policy, build_problem, choice_name, located
-from idn_torch.app.config import Config, InfidaConfig, PolicyConfig, PopularityConfig
+from idn_torch.app.choices import build_problem, located
+from idn_torch.app.config import Config
+from idn_torch.app.contenders import Contender, contenders
 from idn_torch.app.options import at_least, device_named, dtype_named, thread_count
 from idn_torch.checks import check_counts
 from idn_torch.errors import InputError
 from idn_torch.philox import uniforms
 from idn_torch.problem import Problem
-from idn_torch.simulation import Policy
 
-__all__ = ["Contender", "Experiment", "prepare"]
+__all__ = ["Experiment", "prepare"]
 
 ORDERS = ("index", "random")
 
 # Keeps the uniforms that shuffle arrivals apart from those that round allocations: "order" in ASCII.
 _ORDER_KEY = 0x6F72646572
-
-
-@dataclass(frozen=True, eq=False)
-class Contender:
-    """A policy that takes part, with its batch of instances."""
-
-    name: str
-    policy: Policy
-    seed: Tensor
-    batch: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +36,7 @@ class Experiment:
         requests: one slot after the other, `(T, R)`; a run of more slots starts over.
         slots: how many to run.
         instances: the batch.
-        contenders: the policy first, then the one it is compared with, if any.
+        contenders: the policy first, then those it is compared with, if any.
         notes: what the user should know, for the log.
     """
 
@@ -62,6 +52,11 @@ class Experiment:
     def varies(self) -> bool:
         """Whether costs change from slot to slot."""
         return self.config.latency.swing > 0
+
+    @property
+    def timed(self) -> bool:
+        """Whether contenders are told apart by time: on a GPU each then waits for the one before."""
+        return not isinstance(self.config.compare, bool)
 
     @cached_property
     def threads(self) -> int:
@@ -122,9 +117,10 @@ def prepare(config: Config) -> Experiment:
     problem = _with_alpha(problem, batch)
     _check_latency(config, problem)
     requests = _requests(config, problem)
-    contenders, notes = _contenders(config, problem, batch)
     slots = config.slots or requests.shape[0]
-    return Experiment(config, problem, requests, slots, batch, contenders, (*notes, *_excluded(problem)))
+    everything = requests[torch.arange(slots, device=requests.device) % requests.shape[0]]
+    policies, notes = contenders(config, problem, batch, everything)
+    return Experiment(config, problem, requests, slots, batch, policies, (*notes, *_excluded(problem)))
 
 
 def _with_alpha(problem: Problem, batch: Instances) -> Problem:
@@ -158,33 +154,6 @@ def _requests(config: Config, problem: Problem) -> Tensor:
             )
     check_counts(problem, requests)
     return requests[: config.slots]
-
-
-def _contenders(config: Config, problem: Problem, batch: Instances) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
-    seed = torch.tensor(batch.column("seed"), dtype=torch.int64, device=problem.device)
-    seed = seed if batch.batch else seed[0]
-    main = choice_name(config.policy, POLICIES)
-    out = [Contender(main, build_policy(config.policy, _step_size(batch)), seed, batch.batch)]
-    if not config.compare:
-        return tuple(out), ()
-    discipline = config.policy.discipline
-    other: PolicyConfig = PopularityConfig(discipline) if main == "infida" else InfidaConfig(discipline)
-    name = choice_name(other, POLICIES)
-    if name == "popularity" and problem.delay is None:
-        return tuple(out), ("no comparison: the popularity rule needs delays and accuracies, not a cost table",)
-    # The popularity rule draws nothing: one instance stands for all where costs and arrivals are the same.
-    alone = name == "popularity" and "alpha" not in batch.listed and config.order == "index"
-    contender = Contender(
-        name, build_policy(other, InfidaConfig.c), seed.new_zeros(()) if alone else seed, () if alone else batch.batch
-    )
-    return (*out, contender), ()
-
-
-def _step_size(batch: Instances) -> float | Tensor:
-    c = batch.column("c")
-    if "c" in batch.listed:
-        return torch.tensor(c, dtype=torch.float64)
-    return 1.0 if c[0] is None else float(c[0])
 
 
 def _excluded(problem: Problem) -> list[str]:

@@ -1,4 +1,4 @@
-"""plots/*.png: gain over time against the bound, where requests were served, and where models ended up."""
+"""plots/*.png: all plots of a placement run."""
 
 import io
 from pathlib import Path
@@ -9,23 +9,33 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from idn_torch.app.comparison_plots import running_gain, tradeoffs
 from idn_torch.app.files import write_bytes
 from idn_torch.app.loop import FIGURES, Loop
+from idn_torch.app.network_plots import prices_map, tiers
 from idn_torch.app.observe import TIERS
 
 __all__ = ["draw_plots", "new_figure", "save"]
 
 _TIER_COLOURS = ("#1b7837", "#a6dba0", "#9970ab", "#bdbdbd")
 _LARGEST_MAP = 150  # nodes or tasks that a map still shows
+_FEW = 3  # contenders whose every slot can be told apart in one plot
 
 
 def draw_plots(directory: Path, loop: Loop, summary: dict[str, Any]) -> None:
     """Write all plots. No state of matplotlib is read or set but its own defaults."""
-    save(directory / "plots" / "gain.png", _gain(loop, summary))
-    save(directory / "plots" / "served.png", _served(loop))
-    problem = loop.experiment.problem
+    experiment = loop.experiment
+    problem, many = experiment.problem, len(experiment.contenders) > _FEW
+    plots = {"gain": running_gain(loop, summary) if many else _gain(loop, summary), "served": _served(loop)}
+    if many or "alpha" in experiment.instances.listed:
+        plots["tradeoffs"] = tradeoffs(loop, summary)
     if max(len(problem.node_ids), len(problem.task_ids)) <= _LARGEST_MAP:
-        save(directory / "plots" / "allocation.png", _allocation(loop))
+        plots["allocation"] = _allocation(loop)
+        plots["shadow_prices"] = prices_map(loop, summary)
+    if problem.accuracy is not None:
+        plots["tiers"] = tiers(loop)
+    for name, figure in plots.items():
+        save(directory / "plots" / f"{name}.png", figure)
 
 
 def save(path: Path, figure: Figure) -> None:
@@ -75,25 +85,30 @@ def _gain(loop: Loop, summary: dict[str, Any]) -> Figure:
 
 
 def _bounds(loop: Loop, summary: dict[str, Any]) -> dict[int, float]:
-    """The common bound per request, one for each alpha, by the first group of instances that has it."""
+    """The bound per request, one for each alpha, by the first group of instances that has it."""
     instances = summary.get("instances", [summary])
     levels: dict[int, float] = {}
     alphas = []
     for index, members in enumerate(loop.experiment.instances.groups().values()):
         one = instances[members[0]]
         alpha = one.get("alpha")
-        if one["common_upper_bound"] is not None and one["requests"] and alpha not in alphas:
+        if one["upper_bound"] is not None and one["requests"] and alpha not in alphas:
             alphas.append(alpha)
-            levels[index] = one["common_upper_bound"] * loop.slot / one["requests"]
+            levels[index] = one["upper_bound"] * loop.slot / one["requests"]
     return levels
 
 
 def _served(loop: Loop) -> Figure:
     """Share of the requests that each tier served in every slot, one panel per contender."""
-    count = len(loop.experiment.contenders)
-    figure = Figure(figsize=(5.5 * count, 4), layout="constrained")
-    panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
-    for axes, one in zip(panels, loop.experiment.contenders, strict=True):
+    contenders = loop.experiment.contenders
+    columns = min(len(contenders), 4)
+    rows = -(-len(contenders) // columns)
+    figure = Figure(figsize=(5.5 * columns, 4 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(contenders) :]:
+        axes.set_visible(False)
+    panels = grid.flat[: len(contenders)]
+    for axes, one in zip(panels, contenders, strict=True):
         history = loop.history[one.name]
         shares = torch.stack([_per_request(history, f"served_{tier}").mean(-1) for tier in TIERS])
         shares = torch.cat([shares, shares[:, -1:]], -1).nan_to_num(0.0)  # a last point ends the last slot's step
@@ -102,7 +117,8 @@ def _served(loop: Loop) -> Figure:
         axes.set_xlabel("slot")
         axes.set_ylim(0, 1)
         axes.margins(x=0)
-    panels[0].set_ylabel("share of requests served at")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("share of requests served at")
     panels[-1].legend(loc="lower right", fontsize="small")
     return figure
 

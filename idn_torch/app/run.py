@@ -44,7 +44,7 @@ def run_experiment(config: Config, directory: str | Path) -> dict[str, Any]:
 
     Example:
         >>> summary = run_experiment(Config(slots=10), "runs/first")  # doctest: +SKIP
-        >>> summary["ratio_to_common_upper_bound"]  # doctest: +SKIP
+        >>> summary["ratio_to_upper_bound"]  # doctest: +SKIP
     """
     directory = Path(directory)
     saved = load_checkpoint(config.resume) if config.resume is not None else None

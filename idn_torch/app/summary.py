@@ -12,14 +12,20 @@ from torch import Tensor
 import idn_torch
 from idn_torch.app.loop import FIGURES, Loop
 from idn_torch.app.observe import TIERS
+from idn_torch.baselines import OfflineState
 from idn_torch.errors import InputError
+from idn_torch.offline import OfflineResult, OfflineStatus
+from idn_torch.shadow_prices import shadow_prices
 from idn_torch.simulation import Result, RunState
-from idn_torch.theory import theory
+from idn_torch.theory import PSI, theory
 
-__all__ = ["allocation", "mean_figures", "summarise", "versions"]
+__all__ = ["allocation", "contender_figures", "mean_figures", "summarise", "versions"]
 
-# Policies whose cuts bound the gain under shared capacity, which nothing that they deploy has a part in.
+# Policies whose cuts are of the shared-capacity gain: they have no bound of their own.
 _SHARED = ("shared", "shared_mixed", "master")
+
+# What `offline` certifies: gains and bound in its own terms, `l = min(L, r)`.
+_PLANNED = ("gain", "gain_fractional", "upper_bound", "gap")
 
 Figures = dict[str, Any]
 
@@ -34,24 +40,25 @@ def summarise(loop: Loop, status: str, seconds: float, seconds_here: float, slot
         seconds_here, slots_here: of the part that this process ran.
 
     Returns:
-        Figures of the policy at the top, of the one beside it under `comparison`. Those of a batch are means over its
-        instances, which are listed under `instances`.
+        Figures of the policy at the top, of those beside it in the list `comparison`. Those of a batch are means over
+        its instances, which are listed under `instances`.
     """
     experiment = loop.experiment
     config, problem = experiment.config, experiment.problem
-    main, *others = _contenders(loop)
+    main, *others = contender_figures(loop)
     return {
         "status": status,
         "problem": problem.name,
         "slots": loop.slot,
         **main,
-        "comparison": others[0] if others else None,
+        "comparison": others,
         "seed": config.seed,
         "c": getattr(config.policy, "c", None),
         "alpha": config.alpha,
         "order": config.order,
         "wall_seconds": seconds,
         "slots_per_second": slots_here / seconds_here if seconds_here > 0 else None,
+        "seconds": loop.seconds(),
         "device": str(problem.device),
         "dtype": config.dtype,
         "threads": experiment.threads,
@@ -63,7 +70,8 @@ def summarise(loop: Loop, status: str, seconds: float, seconds_here: float, slot
             "ranks": problem.ranked.cost.shape[-1],
         },
         "units": {"latency": problem.latency_unit, "size": problem.size_unit, "slot_seconds": problem.slot_seconds},
-        "theory": _theory(loop),
+        "shadow_prices": _shadow_prices(loop),
+        "theory": _theory(loop, [main, *others]),
         "versions": versions(),
     }
 
@@ -98,22 +106,37 @@ def allocation(loop: Loop) -> Any:
     return [{**label, "nodes": table} for label, table in zip(labels, tables, strict=True)]
 
 
-def _contenders(loop: Loop) -> list[Figures]:
+def contender_figures(loop: Loop) -> list[Figures]:
     """Of each contender, its name, its figures and, if it has several instances, theirs."""
     experiment = loop.experiment
     labels = experiment.instances.labels()
-    common, shared = _common_bound(loop), _shared_bound(loop)
+    common = _common_bound(loop)
+    shared = _shared_bound(loop)
     out = []
     for one in experiment.contenders:
         state, history = loop.states[one.name], loop.history[one.name]
-        observed = state.cuts.bound(experiment.problem) if state.cuts.slots > 0 else None
-        columns = _figures(state, history, observed, common, shared)
+        own = state.cuts.slots > 0 and one.choice not in _SHARED
+        observed = state.cuts.bound(experiment.problem) if own else None
+        columns = _figures(state, history, shared, observed, common)
         rows = [_pick(columns, index) for index in range(history.shape[-1])]
-        figures = {"policy": one.name, **mean_figures(rows)}
+        figures: Figures = {"policy": one.choice, "name": one.name, **mean_figures(rows)}
+        if isinstance(state.policy, OfflineState):
+            figures["planned"] = _planned(state.policy.found)
         if len(rows) > 1:
             figures["instances"] = [{**label, **row} for label, row in zip(labels, rows, strict=True)]
         out.append(figures)
     return out
+
+
+def _planned(found: OfflineResult) -> list[Figures]:
+    """What the offline optimum is certified to be, for each table of costs."""
+    columns = {key: getattr(found, key).cpu().reshape(-1) for key in _PLANNED}
+    return [
+        {**_pick(columns, index), "iterations": int(iterations), "status": OfflineStatus(int(status)).name}
+        for index, (iterations, status) in enumerate(
+            zip(found.iterations.flatten(), found.status.flatten(), strict=True)
+        )
+    ]
 
 
 def _common_bound(loop: Loop) -> Tensor | None:
@@ -130,16 +153,14 @@ def _common_bound(loop: Loop) -> Tensor | None:
 
 
 def _shared_bound(loop: Loop) -> Tensor | None:
-    """The bound with every model's capacity counted once, `(B,)`: that of a policy that ascends the shared gain."""
-    for one in loop.experiment.contenders:
-        cuts = loop.states[one.name].cuts
-        if one.name in _SHARED and cuts.slots > 0:
-            return cuts.bound(loop.experiment.problem).cpu().reshape(-1)
-    return None
+    """The bound with every model's capacity counted once, `(B,)`: nothing that a policy does has a part in it."""
+    if loop.bound.cuts.slots == 0:
+        return None
+    return loop.bound.bound(loop.experiment.problem).cpu().reshape(-1).expand(len(loop.experiment.instances.all))
 
 
 def _figures(
-    state: RunState, history: Tensor, observed: Tensor | None, common: Tensor | None, shared: Tensor | None
+    state: RunState, history: Tensor, shared: Tensor | None, observed: Tensor | None, common: Tensor | None
 ) -> dict[str, Any]:
     """Each figure of a contender as `(B,)`, NaN where it does not exist."""
     slots = history.shape[0]
@@ -149,20 +170,17 @@ def _figures(
     requests = one["requests"].sum(-1)
     asked = torch.where(requests > 0, requests, torch.nan)
     gain = one["gain"].mean(-1) if slots else nothing
-    own = nothing if observed is None else observed.cpu().reshape(-1)
-    best = nothing if common is None else common[: history.shape[-1]]
-    once = nothing if shared is None else shared[: history.shape[-1]]
+    bounds = {}
+    for name, given in {"upper_bound": shared, "own_upper_bound": observed, "common_upper_bound": common}.items():
+        bound = nothing if given is None else given.cpu().reshape(-1)[: history.shape[-1]]
+        bounds[name] = bound
+        bounds[f"ratio_to_{name}"] = gain / torch.where(bound > 0, bound, torch.nan)
     return {
         "ntag": torch.where(requests > 0, result.ntag(), torch.nan),
         "time_averaged_gain": gain,
         "time_averaged_gain_fractional": one["gain_fractional"].mean(-1) if slots else nothing,
         "model_updates": result.mean_updates() if slots > 1 else nothing,
-        "upper_bound": own,
-        "ratio_to_upper_bound": gain / torch.where(own > 0, own, torch.nan),
-        "common_upper_bound": best,
-        "ratio_to_common_upper_bound": gain / torch.where(best > 0, best, torch.nan),
-        "shared_upper_bound": once,
-        "ratio_to_shared_upper_bound": gain / torch.where(once > 0, once, torch.nan),
+        **bounds,
         "cost_per_request": one["cost"].sum(-1) / asked,
         "latency_per_request": one["latency"].sum(-1) / asked,
         "accuracy_per_request": one["accuracy"].sum(-1) / asked,
@@ -183,8 +201,21 @@ def _pick(columns: dict[str, Any], index: int) -> Figures:
     return out
 
 
-def _theory(loop: Loop) -> dict[str, Any] | None:
-    """Constants of the regret guarantee, where there are any: one table of costs for the whole run."""
+def _shadow_prices(loop: Loop) -> list[dict[str, Any]] | None:
+    """What one more unit of budget would gain at each node, by the cuts of the bound; one entry for each alpha."""
+    cuts, problem = loop.bound.cuts, loop.experiment.problem
+    if cuts.slots == 0:
+        return None
+    left, right = (side.reshape(-1, len(problem.node_ids)).tolist() for side in shadow_prices(problem, cuts))
+    by_alpha: dict[float | None, dict[str, Any]] = {}
+    for instance, low, high in zip(loop.experiment.instances.all, right, left, strict=False):
+        nodes = {v: {"left": b, "right": a} for v, a, b in zip(problem.node_ids, low, high, strict=True)}
+        by_alpha.setdefault(instance.alpha, {"alpha": instance.alpha, "nodes": nodes})
+    return list(by_alpha.values())
+
+
+def _theory(loop: Loop, contenders: Sequence[Figures]) -> dict[str, Any] | None:
+    """Constants of INFIDA's guarantee, for one table of costs, beside its regret in the run if it took part."""
     experiment = loop.experiment
     if experiment.varies or experiment.problem.ranked.cost.ndim > 2 or loop.slot == 0:
         return None
@@ -192,10 +223,17 @@ def _theory(loop: Loop) -> dict[str, Any] | None:
         constants = theory(experiment.problem, experiment.requests[: loop.slot])
     except InputError:
         return None
+    measured = None
+    infida = next((one for one in contenders if one["policy"] == "infida"), None)
+    if infida is not None and infida["upper_bound"] is not None:
+        measured = loop.slot * (PSI * infida["upper_bound"] - infida["time_averaged_gain"])
     return {
+        "psi": PSI,
         **constants._asdict(),
+        "measured_regret": measured,
         "source": "derived for this package, not printed in the paper; for coupling and residual drawn, floor 0, and "
-        "capacities that do not depend on the draw",
+        "capacities that do not depend on the draw; measured_regret is psi * T * upper_bound less INFIDA's gain in the "
+        "run, at least its regret",
     }
 
 

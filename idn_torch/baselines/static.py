@@ -1,7 +1,7 @@
 """What policies share that choose one allocation before the first slot and keep it."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,13 +38,13 @@ class StaticPolicy:
     def __post_init__(self) -> None:
         check_discipline(self.discipline)
 
-    def init(self, problem: Problem, seed: Tensor | int = 0, batch: tuple[int, ...] = ()) -> StaticState:
-        """The state with the allocation, `(..., V, M)`."""
+    def init(self, problem: Problem, seed: Tensor | int = 0, batch: tuple[int, ...] = ()) -> Any:
+        """The state, a NamedTuple such as `StaticState`, with the allocation x, `(..., V, M)`."""
         raise NotImplementedError
 
     def step(
-        self, problem: Problem, state: StaticState, r: Tensor, order: Tensor | None = None, rounds: int | None = None
-    ) -> tuple[StaticState, Slot]:
+        self, problem: Problem, state: Any, r: Tensor, order: Tensor | None = None, rounds: int | None = None
+    ) -> tuple[Any, Slot]:
         """Serve a slot's requests, change nothing. As `Infida.step`."""
         return state, Slot(serve_kernel(problem, r, state.x, self.discipline, order, rounds))
 

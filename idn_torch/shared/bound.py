@@ -26,27 +26,29 @@ class SharedBound(NamedTuple):
         y: where the next cut is taken, `(..., V, M)`.
         slope_squares: of the step size, `(..., V)`.
         duals: warm start.
+        started: whether they are one.
         cuts: of the slots so far.
     """
 
     y: Tensor
     slope_squares: Tensor
-    duals: Duals | None
+    duals: Duals
+    started: bool
     cuts: Cuts
 
     @classmethod
     def none(cls, problem: Problem, batch: tuple[int, ...] = ()) -> "SharedBound":
         """Before the first slot, for a batch of instances."""
         y = first_allocation(problem.sizes, problem.feasible, "negentropy").expand(*batch, *problem.shape)
-        return cls(y, y.new_zeros(*batch, problem.shape[0]), None, Cuts.none(problem, batch))
+        squares = y.new_zeros(*batch, problem.shape[0])
+        return cls(y, squares, Duals.zero(problem, batch), False, Cuts.none(problem, batch))
 
     def add(self, problem: Problem, r: Tensor, iterations: int = 5, rounds: int | None = None) -> "SharedBound":
         """With one more slot's requests, `(..., R)`. Checks nothing, waits for nothing."""
-        cut = shared_gain_kernel(problem, r, self.y, iterations if self.duals is not None else 50, self.duals)
+        cut = shared_gain_kernel(problem, r, self.y, iterations if self.started else 50, self.duals)
         cuts = self.cuts.add(cut.bound, cut.supergradient, self.y)
-        return SharedBound(
-            *ascend(problem, self.y, cut.supergradient, self.slope_squares, rounds=rounds), cut.state, cuts
-        )
+        y, squares = ascend(problem, self.y, cut.supergradient, self.slope_squares, rounds=rounds)
+        return SharedBound(y, squares, cut.state, True, cuts)
 
     def bound(self, problem: Problem) -> Tensor:
         """On the mean gain of every static allocation over the slots so far, `(...)` float64."""

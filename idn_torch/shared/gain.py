@@ -42,6 +42,13 @@ class Duals(NamedTuple):
     nu: Tensor
     mu: Tensor
 
+    @classmethod
+    def zero(cls, problem: Problem, batch: tuple[int, ...] = ()) -> "Duals":
+        """The start of an iteration without a warm one, for a batch of instances."""
+        types, ranks = problem.ranked.cost.shape[-2:]
+        zeros = problem.sizes.new_zeros
+        return cls(zeros(*batch, types, ranks), zeros(*batch, types), zeros(*batch, *problem.shape))
+
 
 class SharedGain(NamedTuple):
     """A cut of the shared-capacity gain: `G*(y') <= intercept + <supergradient, y'>` for every y' in [0, 1].

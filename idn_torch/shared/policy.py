@@ -119,10 +119,8 @@ class Shared:
         nodes, models = problem.shape
         numbers = uniforms(key, nodes, models, dtype=problem.dtype)
         y = first_allocation(problem.sizes, problem.feasible, "negentropy").expand(*shape, nodes, models).contiguous()
-        types, ranks = problem.ranked.cost.shape[-2:]
-        duals = Duals(y.new_zeros(*shape, types, ranks), y.new_zeros(*shape, types), torch.zeros_like(y))
         x = drop_overshoot(problem, *depround_kernel(y, problem.sizes, numbers))
-        return SharedState(0, y, x, y.new_zeros(*shape, nodes), duals, key, numbers)
+        return SharedState(0, y, x, y.new_zeros(*shape, nodes), Duals.zero(problem, tuple(shape)), key, numbers)
 
     def step(
         self, problem: Problem, state: SharedState, r: Tensor, order: Tensor | None = None, rounds: int | None = None

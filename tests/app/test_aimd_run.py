@@ -17,7 +17,7 @@ from idn_torch.app import aimd_observe
 from idn_torch.app.aimd_config import AimdConfig, PhaseConfig, SystemsConfig
 from idn_torch.app.aimd_run import run_aimd
 from idn_torch.app.aimd_summary import quantile
-from idn_torch.app.config import register
+from idn_torch.app.schema import register
 from tests.app.conftest import Command
 from tests.app.test_config import CONF, EXPERIMENTS, PLACEMENT
 from tests.app.test_run_directory import rows_of, strict

@@ -41,12 +41,14 @@ def test_a_batch_equals_the_loop(order: str, tmp_path: Path) -> None:
             assert ours.keys() - theirs.keys() == {"instance", "seed", "c", "alpha"}
             for key, value in theirs.items():
                 assert ours[key] == (None if value is None else pytest.approx(value, rel=1e-12)), key
-        for key in ("ntag", "model_updates", "upper_bound", "latency_per_request", "cost_per_request"):
+        for key in ("ntag", "model_updates", "own_upper_bound", "latency_per_request", "cost_per_request"):
             assert mine[key] == pytest.approx(single[key], rel=1e-12)
+        # Prices of requests are not unique: another kernel, for more instances, may end on others, as good.
+        assert mine["upper_bound"] == pytest.approx(single["upper_bound"], rel=1e-3)
         # Any instance's certificate holds for all of the same problem: the batch reports the best of them.
         assert mine["common_upper_bound"] <= single["common_upper_bound"] * (1 + 1e-12)
-        other = batch["comparison"]["instances"][index]
-        assert other["ntag"] == pytest.approx(single["comparison"]["ntag"], rel=1e-12)
+        other = batch["comparison"][0]["instances"][index]
+        assert other["ntag"] == pytest.approx(single["comparison"][0]["ntag"], rel=1e-12)
     assert batch["ntag"] == pytest.approx(sum(one["ntag"] for one in batch["instances"]) / 8)
     allocation = json.loads((tmp_path / "batch" / "allocation.json").read_text())
     for index, one in enumerate(allocation):
@@ -62,8 +64,8 @@ def test_the_common_bound_of_a_batch_is_the_tightest(tmp_path: Path) -> None:
     ]
     assert [one["common_upper_bound"] for one in batch["instances"]] == pytest.approx([min(bounds)] * 2, rel=1e-12)
     # The popularity rule draws nothing and knows no step size: one instance stands for both.
-    assert "instances" not in batch["comparison"]
-    assert batch["comparison"]["common_upper_bound"] == pytest.approx(min(bounds), rel=1e-12)
+    assert "instances" not in batch["comparison"][0]
+    assert batch["comparison"][0]["common_upper_bound"] == pytest.approx(min(bounds), rel=1e-12)
 
 
 def test_seeds_share_a_column_other_lists_do_not(command: Command, tmp_path: Path) -> None:

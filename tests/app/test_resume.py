@@ -42,7 +42,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def figures(summary: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in summary.items() if key not in ("wall_seconds", "slots_per_second")}
+    return {key: value for key, value in summary.items() if key not in ("wall_seconds", "slots_per_second", "seconds")}
 
 
 def states(directory: Path) -> dict[str, Any]:
@@ -129,9 +129,9 @@ def test_an_interrupt_between_two_statements_loses_no_slot(
     def interrupted(self: Loop) -> None:
         if self.slot == 3:
             if during == "append":  # figures noted, states not yet taken over
-                states, slot = self.states, self.slot
+                states, bound, slot = self.states, self.bound, self.slot
                 step(self)
-                self.states, self.slot = states, slot
+                self.states, self.bound, self.slot = states, bound, slot
             raise KeyboardInterrupt
         step(self)
 

@@ -16,6 +16,7 @@ import idn_torch as idn
 from idn_torch.app.choices import EXAMPLES
 from idn_torch.app.config import Config, FileConfig, InfidaConfig, PopularityConfig
 from idn_torch.app.run import run_experiment
+from idn_torch.shared import SharedBound
 from tests.app.conftest import Command, environment
 
 CAMPUS = FileConfig("example:campus")
@@ -54,6 +55,8 @@ def test_everything_is_there(command: Command, tmp_path: Path) -> None:
         "plots/allocation.png",
         "plots/gain.png",
         "plots/served.png",
+        "plots/shadow_prices.png",
+        "plots/tiers.png",
         "summary.json",
         "table.txt",
     ]
@@ -73,27 +76,41 @@ def test_summary_repeats_what_the_library_computes(campus: idn.Problem, tmp_path
     assert summary == strict((tmp_path / "summary.json").read_text())
     infida, rule = idn.run(campus, idn.Infida(c=2.0), seed=3), idn.run(campus, idn.Popularity())
     bound, common = infida.state.cuts.bound(campus), infida.state.common.bound(campus)
+    assert campus.requests is not None
+    cuts = SharedBound.none(campus)
+    for r in campus.requests:
+        cuts = cuts.add(campus, r)
+    shared = cuts.bound(campus)
     expected = {
         "ntag": infida.ntag(),
         "time_averaged_gain": infida.gain.mean(),
         "time_averaged_gain_fractional": infida.gain_fractional.mean(),
         "model_updates": infida.mean_updates(),
-        "upper_bound": bound,
-        "ratio_to_upper_bound": infida.gain.mean() / bound,
+        "upper_bound": shared,
+        "ratio_to_upper_bound": infida.gain.mean() / shared,
+        "own_upper_bound": bound,
+        "ratio_to_own_upper_bound": infida.gain.mean() / bound,
         "common_upper_bound": common,
         "ratio_to_common_upper_bound": infida.gain.mean() / common,
         "cost_per_request": infida.cost.sum() / infida.requests.sum(),
         "requests": infida.requests.sum(),
     }
     assert {key: summary[key] for key in expected} == pytest.approx({key: float(v) for key, v in expected.items()})
-    beside = summary["comparison"]
+    (beside,) = summary["comparison"]
     assert beside["policy"] == "popularity"
     assert beside["ntag"] == pytest.approx(float(rule.ntag()))
     assert beside["model_updates"] == pytest.approx(float(rule.mean_updates()))
     assert beside["ratio_to_common_upper_bound"] == pytest.approx(float(rule.gain.mean() / common))
-    assert beside["upper_bound"] is None
+    assert beside["upper_bound"] == summary["upper_bound"]
+    assert beside["own_upper_bound"] is None
+    prices = idn.shadow_prices(campus, cuts.cuts)
+    (entry,) = summary["shadow_prices"]
+    assert entry["alpha"] is None
+    for v, node in enumerate(campus.node_ids):
+        assert entry["nodes"][node] == pytest.approx({"left": float(prices.left[v]), "right": float(prices.right[v])})
     assert beside["time_averaged_gain_fractional"] is None
-    assert campus.requests is not None
+    regret = 48 * ((1 - 1 / math.e) * float(shared) - float(infida.gain.mean()))
+    assert summary["theory"]["measured_regret"] == pytest.approx(regret)
     assert summary["theory"]["eta"] == pytest.approx(idn.theory(campus, campus.requests).eta)
     for key, value in {"policy": "infida", "slots": 48, "seed": 3, "device": "cpu", "dtype": "float64"}.items():
         assert summary[key] == value
@@ -165,13 +182,14 @@ def test_more_slots_than_requests_start_over(campus: idn.Problem, tmp_path: Path
 
 def test_the_other_policy_may_lead(tmp_path: Path) -> None:
     summary = run_experiment(Config(problem=CAMPUS, policy=PopularityConfig(), slots=4, plots=False), tmp_path)
-    assert (summary["policy"], summary["comparison"]["policy"]) == ("popularity", "infida")
-    assert summary["upper_bound"] is None
-    assert summary["ratio_to_common_upper_bound"] < summary["comparison"]["ratio_to_common_upper_bound"] < 1
+    assert (summary["policy"], summary["comparison"][0]["policy"]) == ("popularity", "infida")
+    assert summary["own_upper_bound"] is None
+    assert summary["ratio_to_upper_bound"] < summary["comparison"][0]["ratio_to_upper_bound"] < 1
     alone = run_experiment(
         Config(problem=CAMPUS, policy=PopularityConfig(), slots=4, plots=False, compare=False), tmp_path
     )
-    assert alone["comparison"] is None
+    assert alone["comparison"] == []
+    assert alone["upper_bound"] == summary["upper_bound"]
     assert alone["ratio_to_common_upper_bound"] is None
     assert alone["ntag"] == summary["ntag"]
 
@@ -192,7 +210,7 @@ def test_a_general_cost_table_has_no_latency_and_no_popularity(
     )
     monkeypatch.setattr("idn_torch.app.experiment.build_problem", lambda *_: bare)
     summary = run_experiment(Config(slots=3), tmp_path)
-    assert summary["comparison"] is None
+    assert summary["comparison"] == []
     assert summary["latency_per_request"] is None
     table = (tmp_path / "table.txt").read_text()
     assert [line.split()[-1] for line in table.splitlines() if line.startswith(("latency", "accuracy"))] == ["-", "-"]

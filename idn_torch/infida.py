@@ -24,6 +24,9 @@ __all__ = ["Infida", "InfidaState", "Slot"]
 
 STEP_SIZES = ("scale_free", "sqrt", "constant")
 RESIDUALS = ("strict", "draw")
+
+# Keeps the numbers of the noise apart from those that round: "noise" in ASCII.
+_NOISE_KEY = 0x6E6F697365
 COUPLINGS = ("fixed", "fresh")
 
 
@@ -80,6 +83,9 @@ class Infida:
         residual: "strict" never exceeds a budget and fills what is left by exact marginal gain; "draw" leaves the
             last fraction of a node to chance, as the paper does.
         discipline: how requests contend, "fcfs" or "fair".
+        noise: standard deviation of what is added to each entry of the slope before the step, per size, in units of
+            its node's largest slope per size; >= 0. Independent, uniform, of mean 0: the guarantee keeps to it (paper,
+            Sec. IV-B, last remark). At 1 even the best model of a node is hard to tell from the rest.
     """
 
     c: float | Tensor = 16.0
@@ -90,6 +96,7 @@ class Infida:
     coupling: Literal["fixed", "fresh"] = "fixed"
     residual: Literal["strict", "draw"] = "strict"
     discipline: Literal["fcfs", "fair"] = "fcfs"
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         for name, allowed in {
@@ -108,6 +115,8 @@ class Infida:
             raise InputError(f"floor is {self.floor}; it must be in [0, 1)")
         if self.refresh < 1:
             raise InputError(f"refresh is {self.refresh}; it must be at least 1 slot")
+        if not 0 <= self.noise < float("inf"):
+            raise InputError(f"noise is {self.noise}; it must be >= 0 and finite")
 
     def init(self, problem: Problem, seed: Tensor | int = 0, batch: tuple[int, ...] = ()) -> InfidaState:
         """y_1, the minimiser of the mirror map, and x_1, its rounding.
@@ -148,15 +157,23 @@ class Infida:
         served = serve_kernel(problem, r, state.x, self.discipline, order, rounds)
         value, slope = gain_and_subgradient_kernel(problem, r, served.capacity, state.y)
         where = problem.feasible
-        squares = state.slope_squares + slope_norm(slope, problem.sizes, where, self.mirror_map).square()
+        seen = self._blur(problem, state, slope) if self.noise > 0 else slope
+        squares = state.slope_squares + slope_norm(seen, problem.sizes, where, self.mirror_map).square()
         slot = state.slot + 1
         eta = self._eta(slot, squares)
-        y = mirror_step_kernel(state.y, slope, eta[..., None], problem.sizes, where, self.mirror_map, rounds)
+        y = mirror_step_kernel(state.y, seen, eta[..., None], problem.sizes, where, self.mirror_map, rounds)
         y = lift(y, problem.sizes, where, self.floor)
         following = state._replace(slot=slot, y=y, slope_squares=squares)
         if slot % self.refresh == 0:
             following = following._replace(x=self._round(problem, following, r, served.capacity))
         return following, Slot(served, value, slope, state.y)
+
+    def _blur(self, problem: Problem, state: InfidaState, slope: Tensor) -> Tensor:
+        """The slope with noise, which the cuts of the slot do not see: a function of the seed and the slot."""
+        numbers = uniforms(state.seed ^ _NOISE_KEY, *problem.shape, slot=state.slot, dtype=problem.dtype)
+        unit = 12**0.5 * (numbers - 0.5)  # mean 0, variance 1
+        scale = self.noise * slope_norm(slope, problem.sizes, problem.feasible, "negentropy")
+        return slope + scale[..., None] * problem.sizes * unit
 
     def _eta(self, slot: int, squares: Tensor) -> Tensor:
         """Step size of each node, `(..., V)`."""

@@ -8,7 +8,6 @@ from idn_torch import reference as ref
 from idn_torch.averaged import Rows, mean_gain, merge_rows
 from idn_torch.exact import best_static
 from idn_torch.gain import gain_and_subgradient_kernel
-from idn_torch.noise import noisy_ascent
 from idn_torch.offline import OfflineStatus, offline
 from idn_torch.prices import price_bound, respond
 from tests import baseline_oracle as oracle
@@ -302,40 +301,3 @@ def test_cuda_certifies_what_the_cpu_certifies():
     assert int(b.status) == MET
     assert b.gain_fractional.cpu() <= a.upper_bound * (1 + 1e-9)
     assert a.gain_fractional <= b.upper_bound.cpu() * (1 + 1e-9)
-
-
-# ------------------------------------------------------------------------------------------------------ noise
-
-
-def test_unbiased_noise_costs_little_and_less_the_longer_the_run():
-    problem = random_problem(31, nodes=8, models=16, tasks=2, types=30, budget=(0.3, 0.6), slots=4)
-    requests = problem.requests.repeat(100, 1)
-    clean = noisy_ascent(problem, 0.0, requests)
-    level = torch.tensor([0.25, 1.0], dtype=torch.float64)[:, None]
-    noisy = noisy_ascent(problem, level, requests, seed=torch.arange(8))
-    assert noisy.gain.shape == (2, 8, 400)
-    best = float(offline(problem, tol=1e-4).upper_bound)
-    assert (noisy.upper_bound >= best * (1 - 1e-3)).all()  # cuts without noise stay bounds
-    regret = 1 - noisy.gain.mean(1) / best  # of the mean over seeds, (2, 400)
-    late = regret[:, 200:].mean(-1)
-    assert late[0] < 0.02
-    assert late[1] < 0.12
-    assert (late < regret[:, :50].mean(-1)).all()
-    assert (1 - clean.gain[200:].mean() / best) < late[0]
-
-
-def test_noise_is_unbiased_of_the_level_asked_for_and_none_at_level_0():
-    from idn_torch.philox import uniforms
-
-    unit = 12**0.5 * (uniforms(torch.arange(200), 10, 20) - 0.5)
-    assert abs(float(unit.mean())) < 4 / unit.numel() ** 0.5
-    assert float(unit.std()) == pytest.approx(1, abs=0.01)
-    problem = random_problem(2, budget=(0.2, 0.6), slots=3)
-    a, b = noisy_ascent(problem, 0.0, seed=1), noisy_ascent(problem, 0.0, seed=2)
-    assert torch.equal(a.gain, b.gain)
-    want = idn.run(problem, idn.Infida(floor=0.0)).gain_fractional[0]  # y_1 has not seen anything yet
-    assert want <= a.gain[0] * (1 + 1e-12)
-    with pytest.raises(idn.InputError, match=r"level is -1\.0"):
-        noisy_ascent(problem, -1.0)
-    with pytest.raises(idn.InputError, match=r"c is 0\.0"):
-        noisy_ascent(problem, 1.0, c=0.0)

@@ -137,6 +137,7 @@ class InfidaConfig(PolicyConfig):
     refresh: int = 1
     coupling: str = "fixed"
     residual: str = "strict"
+    noise: float = 0.0
 
 
 @dataclass

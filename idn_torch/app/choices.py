@@ -117,8 +117,19 @@ def _knowing(policy: Callable[..., Policy]) -> Callable[..., Policy]:
 
 
 def _master(config: MasterConfig, c: float | Tensor, requests: Tensor) -> Policy:
-    infida = Infida(discipline=config.discipline)  # type: ignore[arg-type]  # checked by the policy
-    return Master(**{**_options(config), "weights": tuple(config.weights), "others": (infida,)})
+    others = []
+    for name in config.others:
+        if name not in POLICIES or name in ("master", *HINDSIGHT):
+            raise InputError(f"policy.others holds {name!r}; a master follows policies without hindsight, not itself")
+        options = POLICIES[name].config(discipline=config.discipline)
+        others.append(build_policy(options, getattr(options, "c", c), requests))
+    return Master(
+        weights=tuple(config.weights),
+        moves=config.moves,
+        others=tuple(others),
+        shared=Shared(iterations=config.iterations),
+        discipline=config.discipline,  # type: ignore[arg-type]  # checked by the policy
+    )
 
 
 PROBLEMS = {

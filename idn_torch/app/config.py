@@ -206,10 +206,12 @@ class SharedMixedConfig(SharedConfig):
 
 @dataclass
 class MasterConfig(PolicyConfig):
-    """`policy=master`: the options of `idn_torch.shared.Master`; INFIDA is always among its experts."""
+    """`policy=master`: the options of `idn_torch.shared.Master`; `others` are choices of `policy`, as they come."""
 
     weights: list[float] = field(default_factory=lambda: [0.25])
     moves: int = 1
+    iterations: int = 5
+    others: list[str] = field(default_factory=lambda: ["infida"])
 
 
 @dataclass

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from idn_torch.app.choices import HINDSIGHT
 from idn_torch.app.plots import save
-from idn_torch.app.study_summary import online
+from idn_torch.app.study_summary import rivals
 
 __all__ = ["draw_study"]
 
@@ -16,7 +17,8 @@ def draw_study(directory: Path, summary: dict[str, Any]) -> None:
     """Write all plots that the study has values for."""
     save(directory / "plots" / "cases.png", _cases(summary))
     if 2 <= len(summary["vary"]) <= 3 and len(summary["rows"]) == _size(summary["vary"]):
-        for name in online(summary["rows"][0]["contenders"]):
+        contenders = summary["rows"][0]["contenders"]
+        for name in (name for name, one in contenders.items() if one["policy"] not in HINDSIGHT):
             save(directory / "plots" / f"lead_{_file_name(name)}.png", _lead(summary, name))
 
 
@@ -59,7 +61,7 @@ def _lead(summary: dict[str, Any], name: str) -> Figure:
     vary = summary["vary"]
     keys, values = list(vary), [list(v) for v in vary.values()]
     contenders = summary["rows"][0]["contenders"]
-    others = [_ratios(summary, rival) for rival in online(contenders) if rival != name]
+    others = [_ratios(summary, rival) for rival in rivals(contenders, name)]
     lead = _ratios(summary, name) - np.max(others, axis=0) if others else _ratios(summary, name)
     grid = lead.reshape([len(v) for v in values])
     if len(keys) == 2:

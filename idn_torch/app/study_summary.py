@@ -11,7 +11,7 @@ from idn_torch.app.spread import half_width
 from idn_torch.app.study import Case, StudyConfig
 from idn_torch.app.summary import contender_figures, versions
 
-__all__ = ["case_row", "online", "summarise_study"]
+__all__ = ["case_row", "rivals", "summarise_study"]
 
 Row = dict[str, Any]
 
@@ -69,9 +69,10 @@ def summarise_study(
     }
 
 
-def online(contenders: dict[str, Any]) -> list[str]:
-    """Names of those that do not know the future."""
-    return [name for name, one in contenders.items() if one["policy"] not in HINDSIGHT]
+def rivals(contenders: dict[str, Any], name: str) -> list[str]:
+    """Those to beat: other policies, not the same one with other options, that do not know the future."""
+    own = contenders[name]["policy"]
+    return [other for other, one in contenders.items() if one["policy"] not in (own, *HINDSIGHT)]
 
 
 def _over_all(rows: Sequence[Row]) -> dict[str, Any]:
@@ -82,11 +83,11 @@ def _over_all(rows: Sequence[Row]) -> dict[str, Any]:
     out = {}
     for name in good[0]["contenders"]:
         own = [row["contenders"][name]["ratio_to_upper_bound"] for row in good]
-        rivals = [rival for rival in online(good[0]["contenders"]) if rival != name]
+        others = rivals(good[0]["contenders"], name)
         leads = [
-            mine - max(row["contenders"][rival]["ratio_to_upper_bound"] for rival in rivals)
+            mine - max(row["contenders"][rival]["ratio_to_upper_bound"] for rival in others)
             for mine, row in zip(own, good, strict=True)
-            if rivals
+            if others
         ]
         out[name] = {
             "mean": statistics.fmean(own),

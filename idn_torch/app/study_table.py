@@ -6,6 +6,8 @@ from idn_torch.app.table import blocks
 
 __all__ = ["render_study"]
 
+_WIDEST = 40  # cases with longer labels get numbers, and a list of what they stand for
+
 
 def render_study(summary: dict[str, Any]) -> str:
     """Ratios to the certified bound, the mean over the instances of a case, from the content of summary.json."""
@@ -14,7 +16,12 @@ def render_study(summary: dict[str, Any]) -> str:
     if not rows:
         return head
     last = ["mean", "95 % confidence, +-", "least", "best online or tied in", "ms per slot"]
-    names = ["", *(row["case"] for row in rows), *last]
+    labels, legend = [row["case"] for row in rows], []
+    if max(map(len, labels)) > _WIDEST:
+        wide = len(str(len(labels)))
+        legend = ["\n".join(f"{index:>{wide}}  {label}" for index, label in enumerate(labels, 1))]
+        labels = [f"{index:>{wide}}" for index in range(1, len(labels) + 1)]
+    names = ["", *labels, *last]
     columns = []
     for name in rows[0]["contenders"]:
         ratios = [row["contenders"][name]["ratio_to_upper_bound"] for row in rows]
@@ -26,7 +33,7 @@ def render_study(summary: dict[str, Any]) -> str:
         else:
             column += ["-"] * len(last)
         columns.append(column)
-    return "\n\n".join([head, *blocks(names, columns)])
+    return "\n\n".join([head, *legend, *blocks(names, columns)])
 
 
 def _ratio(value: float | None) -> str:

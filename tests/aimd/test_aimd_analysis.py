@@ -1,4 +1,4 @@
-"""Transition matrix, equilibrium, shares and feasibility, and the theorems as DESIGN section 5 states them."""
+"""Transition matrix, equilibrium, shares and feasibility, and the theorems in the form that the docstrings state."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The public surface: the contract of DESIGN section 6, examples, and importing without side effects."""
+"""The public surface: what other code may rely on, examples, and importing without side effects."""
 
 import doctest
 import importlib
@@ -15,7 +15,7 @@ from idn_torch.errors import IDNError, InputError
 
 
 def test_the_contract():
-    """The calls that DESIGN section 6 lists, by position and by name."""
+    """The calls that other code may make, by position and by name."""
     alpha, beta = torch.ones(2, 3), torch.full((2, 3), 0.5)
     u0 = w0 = torch.ones(2, 3)
     mask = torch.tensor([True, True, False])

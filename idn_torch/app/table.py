@@ -71,10 +71,10 @@ def _ranking(summary: dict[str, Any], contenders: Sequence[Figures]) -> list[str
     columns: list[Row] = [
         (f"NTAG, {latency}", _of("ntag"), number(3)),
         ("of bound", _of("ratio_to_upper_bound"), number(4)),
+        ("of common bound", _of("ratio_to_common_upper_bound"), number(4)),
         (f"updates, {memory}", _of("model_updates"), number(0)),
         (f"latency, {latency}", _of("latency_per_request"), number(2)),
         ("accuracy", _of("accuracy_per_request"), number(4)),
-        ("repository", _share("repository"), _percent),
     ]
     out = []
     for group in _groups(summary):

@@ -7,21 +7,41 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 
-def median_seconds(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median time of each way: one warm-up round, then the ways take turns, so that noise meets all alike."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats + 1):
+class Times(NamedTuple):
+    """Seconds of one way: median and least wall time, median processor time of all threads together, first call."""
+
+    wall: float
+    least: float
+    processor: float
+    first: float
+
+
+def take_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Times]:
+    """Time each way: one warm-up round, then the ways take turns, so that noise meets all alike.
+
+    On a machine that others use trust the least and the processor time more than the median.
+    """
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(repeats + 1):
         for name, way in ways.items():
-            start = time.perf_counter()
+            wall, processor = time.perf_counter(), time.process_time()
             way()
-            if turn:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+            rounds[name].append((time.perf_counter() - wall, time.process_time() - processor))
+    times = {}
+    for name, ((first, _), *later) in rounds.items():
+        walls, processors = zip(*later, strict=True)
+        times[name] = Times(statistics.median(walls), min(walls), statistics.median(processors), first)
+    return times
+
+
+def median_seconds(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median wall time of each way after one warm-up round."""
+    return {name: times.wall for name, times in take_turns(ways, repeats).items()}
 
 
 def copy_bandwidth(mebibytes: int = 256) -> float:
@@ -55,20 +75,27 @@ class Report:
     def compare(
         self, label: str, ways: dict[str, Callable[[], Any]], least_bytes: int | None = None
     ) -> dict[str, float]:
-        """Time the ways; the first is ours, the others' ratios to it are printed.
+        """Time the ways; the first is ours, the others' ratios to it are printed: median, least, processor time.
 
         Args:
             least_bytes: what any method has to move; printed as a share of the copy bandwidth.
         """
-        seconds = median_seconds(ways, self.options.repeats)
+        times = take_turns(ways, self.options.repeats)
         ours = next(iter(ways))
-        for name, value in seconds.items():
-            line = f"  {label:32s} {name:34s} {value * 1e3:10.2f} ms"
-            line += f"  {value / seconds[ours]:7.2f} x ours" if name != ours else ""
-            if name == ours and least_bytes is not None:
-                line += f"  {least_bytes / value / self.bandwidth:7.0%} of bandwidth"
+        mine = times[ours]
+        for name, one in times.items():
+            line = f"  {label:28s} {name:28s} {one.wall * 1e3:8.2f} ms, least {one.least * 1e3:8.2f}, "
+            line += f"processor {one.processor * 1e3:8.2f}"
+            if name != ours:
+                line += f"  {one.wall / mine.wall:6.2f} x ours, {one.least / mine.least:6.2f}, "
+                line += f"{one.processor / mine.processor:6.2f}"
+            elif least_bytes is not None:
+                line += f"  {least_bytes / one.wall / self.bandwidth:6.0%} of bandwidth"
             print(line, flush=True)
-        self.rows.append({"case": label, "seconds": seconds, "ours": ours, "least_bytes": least_bytes})
+        seconds = {name: one.wall for name, one in times.items()}
+        all_times = {name: one._asdict() for name, one in times.items()}
+        row = {"case": label, "seconds": seconds, "times": all_times, "ours": ours, "least_bytes": least_bytes}
+        self.rows.append(row)
         return seconds
 
     def finish(self) -> None:

@@ -13,6 +13,7 @@ from idn_torch import kernels
 from idn_torch.batching import flat_batch, flat_tables
 from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
+from idn_torch.kernels.memory import new_table
 from idn_torch.problem import Problem
 from idn_torch.ranking import take_options
 from idn_torch.serving_rounds import serve_in_rounds
@@ -132,7 +133,7 @@ def _serve_compiled(
 
     size = batch.numel()
     cost, option, first = flat_tables(problem, batch)
-    served = r.new_zeros(size, *problem.ranked.cost.shape[-2:])
+    served = new_table(r, size, *problem.ranked.cost.shape[-2:], zeros=True)
     load = r.new_zeros(size, problem.sizes.numel())
     sums = r.new_zeros(2, size, len(problem.task_ids), dtype=torch.float64)
     full = (problem.capacity.flatten() <= 0) & ~problem.repository.flatten()
@@ -154,6 +155,6 @@ def _potential_compiled(problem: Problem, batch: torch.Size, r: Tensor, left: Te
 
     _, option, _ = flat_tables(problem, batch)
     count = problem.option_count()
-    lam = torch.empty_like(served)
+    lam = new_table(r, *served.shape)
     table_kernels.potential_capacity(kernels.rows(option), count.numpy(), *map(kernels.rows, (r, left, served, lam)))
     return lam

@@ -1,5 +1,6 @@
 """The compiled CPU kernels against the torch code, which is itself tested against the loops."""
 
+import os
 import subprocess
 import sys
 
@@ -134,6 +135,25 @@ print(torch.get_num_threads())
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize("own", [None, "ACTIVE"])
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(own):
+    """In a fresh process, and before torch could load."""
+    code = """
+import os, sys
+class Look:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+sys.meta_path.insert(0, Look())
+import idn_torch
+"""
+    env = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"} | (
+        {} if own is None else {"OMP_WAIT_POLICY": own}
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert out.stdout.strip() == (own or "PASSIVE")
 
 
 def test_small_work_and_other_devices_stay_with_torch():

@@ -1,1 +1,1 @@
-import idn_torch  # noqa: F401  # before torch: see idn_torch.openmp
+import idn_torch  # noqa: F401  # before torch: see idn_torch.process

@@ -58,13 +58,13 @@ class Report:
     Every script takes `--repeats N`, `--threads N` and `--json PATH`.
     """
 
-    def __init__(self, title: str, **sizes: tuple[int, str]) -> None:
+    def __init__(self, title: str, **options: tuple[int | str, str]) -> None:
         parser = argparse.ArgumentParser(description=title)
         parser.add_argument("--repeats", type=int, default=7, help="timed rounds after the warm-up")
         parser.add_argument("--threads", type=int, default=2)
         parser.add_argument("--json", type=Path, help="write the figures here")
-        for name, (default, meaning) in sizes.items():
-            parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=meaning)
+        for name, (default, meaning) in options.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=meaning)
         self.options = parser.parse_args()
         torch.set_num_threads(self.options.threads)
         self.bandwidth = copy_bandwidth()
@@ -97,6 +97,15 @@ class Report:
         row = {"case": label, "seconds": seconds, "times": all_times, "ours": ours, "least_bytes": least_bytes}
         self.rows.append(row)
         return seconds
+
+    def each(self, label: str, ways: dict[str, Callable[[], Any]], **more: Any) -> dict[str, Times]:
+        """Time things that are not to be compared with each other; `more` goes into the JSON."""
+        times = take_turns(ways, self.options.repeats)
+        for name, one in times.items():
+            print(f"  {label:40s} {name:22s} {one.wall * 1e3:9.2f} ms, least {one.least * 1e3:9.2f}, ", end="")
+            print(f"processor {one.processor * 1e3:9.2f}", flush=True)
+        self.rows.append({"case": label, "times": {name: one._asdict() for name, one in times.items()}, **more})
+        return times
 
     def finish(self) -> None:
         """Write the JSON, if asked for."""

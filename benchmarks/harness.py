@@ -13,11 +13,18 @@ import torch
 
 
 class Times(NamedTuple):
-    """Seconds of one way: median and least wall time, median processor time of all threads together, first call."""
+    """Seconds of one way.
+
+    Attributes:
+        wall, least: median and least wall time.
+        processor, least_processor: median and least processor time, all threads together.
+        first: wall time of the first call, which may load or compile kernels.
+    """
 
     wall: float
     least: float
     processor: float
+    least_processor: float
     first: float
 
 
@@ -35,7 +42,7 @@ def take_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Ti
     times = {}
     for name, ((first, _), *later) in rounds.items():
         walls, processors = zip(*later, strict=True)
-        times[name] = Times(statistics.median(walls), min(walls), statistics.median(processors), first)
+        times[name] = Times(statistics.median(walls), min(walls), statistics.median(processors), min(processors), first)
     return times
 
 

@@ -3,8 +3,8 @@
 The other sizes stay: nodes that no path meets are added for V, models of every task for K (and so M), request types at
 the same nodes for R. An exponent of 1 is linear, 0 is no part in it; kernels that do not see a size are flat in it.
 
-Processor time is fitted: with threads that sleep while they wait, it is the work of all of them, and other programs
-disturb it little. Run: `python -m benchmarks.scaling --plot scaling.png`.
+The least processor time is fitted: with threads that sleep while they wait, it is the work of all of them, and other
+programs disturb it little. Run: `python -m benchmarks.scaling --plot scaling.png`.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def ways(nodes: int, types: int, models: int, batch: int) -> tuple[dict[str, Cal
     served = serve_kernel(problem, r, state.x)
     _, slope = gain_and_subgradient_kernel(problem, r, served.capacity, state.y)
     step = (state.y, slope, torch.full((nodes, 1), 1e-3), problem.sizes, problem.feasible, "negentropy")
-    parts = {
+    parts: dict[str, Callable[[], Any]] = {
         "whole slot": partial(policy.step, problem, state, r),
         "serve": partial(serve_kernel, problem, r, state.x),
         "gain and subgradient": partial(gain_and_subgradient_kernel, problem, r, served.capacity, state.y),
@@ -95,7 +95,7 @@ def main() -> None:
             for name, times in report.each(label, parts, varied=letter, **letters).items():
                 sizes, seconds = curves[letter].setdefault(name, ([], []))
                 sizes.append(letters[letter])
-                seconds.append(times.processor)
+                seconds.append(times.least_processor)
         fits = {name: exponent(*curve) for name, curve in curves[letter].items()}
         print(f"  time ~ {letter}^e: " + ", ".join(f"{name} {value:.2f}" for name, value in fits.items()), flush=True)
         report.rows.append({"case": f"exponents in {letter}", **fits})

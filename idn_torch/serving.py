@@ -15,7 +15,7 @@ from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
 from idn_torch.kernels.memory import new_table
 from idn_torch.problem import Problem
-from idn_torch.ranking import take_options
+from idn_torch.ranking import take_options, type_chunks
 from idn_torch.serving_rounds import serve_in_rounds
 
 __all__ = ["DISCIPLINES", "Served", "serve", "serve_kernel"]
@@ -114,8 +114,7 @@ def serve_kernel(
     if compiled:
         lam = _potential_compiled(problem, batch, r, left, served)
     else:
-        lam = take_options(left.view(*batch, nodes, models), problem.ranked.option) + served.view(*batch, types, ranks)
-        lam = torch.where(problem.ranked.mask, torch.minimum(lam, r.view(*batch, types, 1)), 0.0)
+        lam = _potential_in_chunks(problem, batch, r, left, served)
     return Served(
         served.view(*batch, types, ranks),
         load.view(*batch, nodes, models),
@@ -148,6 +147,19 @@ def _serve_compiled(
         out = map(kernels.rows, (served, load, full, torch.zeros_like(load), *sums))
         table_kernels.serve_fair(*owner, *common, *out)
     return served, load, full, sums[0].sum(-1), sums[1].sum(-1)
+
+
+def _potential_in_chunks(problem: Problem, batch: torch.Size, r: Tensor, left: Tensor, served: Tensor) -> Tensor:
+    """`min(left + served, r)`, 0 at padded ranks, with temporaries far smaller than a table."""
+    types, ranks = served.shape[-2:]
+    ranked = problem.ranked
+    left, r, served = left.view(*batch, *problem.shape), r.view(*batch, types, 1), served.view(*batch, types, ranks)
+    lam = torch.empty_like(served)
+    for rows in type_chunks(types, batch.numel() * ranks):
+        part = take_options(left, ranked.option[..., rows, :]) + served[..., rows, :]
+        part = torch.minimum(part, r[..., rows, :])
+        lam[..., rows, :].copy_(part.masked_fill_(~ranked.mask[..., rows, :], 0))
+    return lam
 
 
 def _potential_compiled(problem: Problem, batch: torch.Size, r: Tensor, left: Tensor, served: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def potential_capacity_kernel(problem: Problem, r: Tensor) -> Tensor:
     for rows in type_chunks(types, batch.numel() * ranks):
         limit = take_options(problem.capacity, ranked.option[..., rows, :])
         limit.masked_fill_(ranked.repository[..., rows, :], torch.inf).masked_fill_(~ranked.mask[..., rows, :], 0)
-        lam[..., rows, :].copy_(torch.minimum(limit, r[..., rows, None]))
+        torch.minimum(limit, r[..., rows, None], out=lam[..., rows, :])
     return lam
 
 

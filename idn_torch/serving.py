@@ -156,9 +156,9 @@ def _potential_in_chunks(problem: Problem, batch: torch.Size, r: Tensor, left: T
     left, r, served = left.view(*batch, *problem.shape), r.view(*batch, types, 1), served.view(*batch, types, ranks)
     lam = torch.empty_like(served)
     for rows in type_chunks(types, batch.numel() * ranks):
-        part = take_options(left, ranked.option[..., rows, :]) + served[..., rows, :]
-        part = torch.minimum(part, r[..., rows, :])
-        lam[..., rows, :].copy_(part.masked_fill_(~ranked.mask[..., rows, :], 0))
+        part, here = take_options(left, ranked.option[..., rows, :]), lam[..., rows, :]
+        torch.minimum(part + served[..., rows, :], r[..., rows, :], out=here)
+        here.masked_fill_(~ranked.mask[..., rows, :], 0)
     return lam
 
 

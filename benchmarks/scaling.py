@@ -1,7 +1,8 @@
 """How the time of an INFIDA slot and of its kernels grows with R, K, V and B, each varied alone over a factor of 16.
 
 The other sizes stay: nodes that no path meets are added for V, models of every task for K (and so M), request types at
-the same nodes for R. An exponent of 1 is linear, 0 is no part in it; kernels that do not see a size are flat in it.
+further nodes for R. An exponent of 1 is linear; where it is less, part of the time does not depend on the size, and 0
+means none of it does.
 
 The least processor time is fitted: with threads that sleep while they wait, it is the work of all of them, and other
 programs disturb it little. Run: `python -m benchmarks.scaling --plot scaling.png`.
@@ -26,10 +27,10 @@ TASKS = 20
 FACTORS = (1, 2, 4, 8, 16)
 # Smallest sizes of each sweep: all large enough for the compiled kernels.
 SWEEPS: dict[str, dict[str, int]] = {
-    "R": {"nodes": 4096, "types": 5_000, "models": 30, "batch": 1},
-    "K": {"nodes": 1024, "types": 20_000, "models": 4, "batch": 1},
+    "R": {"nodes": 4096, "types": 5_000, "models": 15, "batch": 1},
+    "K": {"nodes": 4096, "types": 20_000, "models": 4, "batch": 1},
     "V": {"nodes": 1024, "types": 20_000, "models": 30, "batch": 1},
-    "B": {"nodes": 256, "types": 5_000, "models": 10, "batch": 4},
+    "B": {"nodes": 256, "types": 5_000, "models": 10, "batch": 8},
 }
 VARIED = {"R": "types", "K": "models", "V": "nodes", "B": "batch"}
 
@@ -78,6 +79,8 @@ def plot(path: str, curves: dict[str, dict[str, tuple[list[int], list[float]]]])
         sizes, seconds = kernels["whole slot"]
         panel.loglog(sizes, [1e3 * seconds[-1] * size / sizes[-1] for size in sizes], "k--", linewidth=0.8)
         panel.set_xlabel(letter)
+        panel.minorticks_off()
+        panel.set_xticks(sizes, [str(size) for size in sizes])
         panel.legend(fontsize="x-small", title="exponents", title_fontsize="x-small")
     panels[0].set_ylabel("milliseconds of processor time")
     figure.savefig(path, dpi=150)

@@ -1,0 +1,1 @@
+import idn_torch  # noqa: F401  # before torch: see idn_torch.process

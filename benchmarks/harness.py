@@ -7,21 +7,48 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 
-def median_seconds(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median time of each way: one warm-up round, then the ways take turns, so that noise meets all alike."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats + 1):
+class Times(NamedTuple):
+    """Seconds of one way.
+
+    Attributes:
+        wall, least: median and least wall time.
+        processor, least_processor: median and least processor time, all threads together.
+        first: wall time of the first call, which may load or compile kernels.
+    """
+
+    wall: float
+    least: float
+    processor: float
+    least_processor: float
+    first: float
+
+
+def take_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Times]:
+    """Time each way: one warm-up round, then the ways take turns, so that noise meets all alike.
+
+    On a machine that others use trust the least and the processor time more than the median.
+    """
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(repeats + 1):
         for name, way in ways.items():
-            start = time.perf_counter()
+            wall, processor = time.perf_counter(), time.process_time()
             way()
-            if turn:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+            rounds[name].append((time.perf_counter() - wall, time.process_time() - processor))
+    times = {}
+    for name, ((first, _), *later) in rounds.items():
+        walls, processors = zip(*later, strict=True)
+        times[name] = Times(statistics.median(walls), min(walls), statistics.median(processors), min(processors), first)
+    return times
+
+
+def median_seconds(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median wall time of each way after one warm-up round."""
+    return {name: times.wall for name, times in take_turns(ways, repeats).items()}
 
 
 def copy_bandwidth(mebibytes: int = 256) -> float:
@@ -38,13 +65,13 @@ class Report:
     Every script takes `--repeats N`, `--threads N` and `--json PATH`.
     """
 
-    def __init__(self, title: str, **sizes: tuple[int, str]) -> None:
+    def __init__(self, title: str, **options: tuple[int | str, str]) -> None:
         parser = argparse.ArgumentParser(description=title)
         parser.add_argument("--repeats", type=int, default=7, help="timed rounds after the warm-up")
         parser.add_argument("--threads", type=int, default=2)
         parser.add_argument("--json", type=Path, help="write the figures here")
-        for name, (default, meaning) in sizes.items():
-            parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=meaning)
+        for name, (default, meaning) in options.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=meaning)
         self.options = parser.parse_args()
         torch.set_num_threads(self.options.threads)
         self.bandwidth = copy_bandwidth()
@@ -55,21 +82,37 @@ class Report:
     def compare(
         self, label: str, ways: dict[str, Callable[[], Any]], least_bytes: int | None = None
     ) -> dict[str, float]:
-        """Time the ways; the first is ours, the others' ratios to it are printed.
+        """Time the ways; the first is ours, the others' ratios to it are printed: median, least, processor time.
 
         Args:
             least_bytes: what any method has to move; printed as a share of the copy bandwidth.
         """
-        seconds = median_seconds(ways, self.options.repeats)
+        times = take_turns(ways, self.options.repeats)
         ours = next(iter(ways))
-        for name, value in seconds.items():
-            line = f"  {label:32s} {name:34s} {value * 1e3:10.2f} ms"
-            line += f"  {value / seconds[ours]:7.2f} x ours" if name != ours else ""
-            if name == ours and least_bytes is not None:
-                line += f"  {least_bytes / value / self.bandwidth:7.0%} of bandwidth"
+        mine = times[ours]
+        for name, one in times.items():
+            line = f"  {label:28s} {name:28s} {one.wall * 1e3:8.2f} ms, least {one.least * 1e3:8.2f}, "
+            line += f"processor {one.processor * 1e3:8.2f}"
+            if name != ours:
+                line += f"  {one.wall / mine.wall:6.2f} x ours, {one.least / mine.least:6.2f}, "
+                line += f"{one.processor / mine.processor:6.2f}"
+            elif least_bytes is not None:
+                line += f"  {least_bytes / one.wall / self.bandwidth:6.0%} of bandwidth"
             print(line, flush=True)
-        self.rows.append({"case": label, "seconds": seconds, "ours": ours, "least_bytes": least_bytes})
+        seconds = {name: one.wall for name, one in times.items()}
+        all_times = {name: one._asdict() for name, one in times.items()}
+        row = {"case": label, "seconds": seconds, "times": all_times, "ours": ours, "least_bytes": least_bytes}
+        self.rows.append(row)
         return seconds
+
+    def each(self, label: str, ways: dict[str, Callable[[], Any]], **more: Any) -> dict[str, Times]:
+        """Time things that are not to be compared with each other; `more` goes into the JSON."""
+        times = take_turns(ways, self.options.repeats)
+        for name, one in times.items():
+            print(f"  {label:40s} {name:22s} {one.wall * 1e3:9.2f} ms, least {one.least * 1e3:9.2f}, ", end="")
+            print(f"processor {one.processor * 1e3:9.2f}", flush=True)
+        self.rows.append({"case": label, "times": {name: one._asdict() for name, one in times.items()}, **more})
+        return times
 
     def finish(self) -> None:
         """Write the JSON, if asked for."""

@@ -59,8 +59,10 @@ def _jaxopt(y: Tensor, sizes: Tensor, budgets: Tensor) -> dict[str, Callable[[],
         from jaxopt.projection import projection_box_section
     except ImportError:
         return {}
-    single = jax.jit(jax.vmap(lambda row, w, c: projection_box_section(row, (0.0, 1.0, w, c))))
-    arrays = [jax.numpy.asarray(t.numpy()) for t in (y, sizes, budgets)]
+    # One row at a time: x (n,), hyperparams = (alpha, beta, w, c), all but the number c of the shape of x.
+    single = jax.jit(jax.vmap(lambda row, low, high, w, c: projection_box_section(row, (low, high, w, c))))
+    tensors = (y, torch.zeros_like(y), torch.ones_like(y), sizes, budgets)
+    arrays = [jax.numpy.asarray(t.numpy()) for t in tensors]
     return {"jaxopt projection_box_section": lambda: single(*arrays).block_until_ready()}
 
 

@@ -12,6 +12,7 @@ from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
 from idn_torch.ranking import take_options, type_chunks
+from idn_torch.shapes import broadcast_shapes
 
 __all__ = [
     "gain",
@@ -48,9 +49,14 @@ def potential_capacity(problem: Problem, r: Tensor) -> Tensor:
 def potential_capacity_kernel(problem: Problem, r: Tensor) -> Tensor:
     """`potential_capacity` without its checks."""
     ranked = problem.ranked
-    limit = take_options(problem.capacity, ranked.option)
-    limit = torch.where(ranked.repository, torch.inf, limit).masked_fill(~ranked.mask, 0)
-    return torch.minimum(limit, r[..., None])
+    types, ranks = ranked.option.shape[-2:]
+    batch = broadcast_shapes(r.shape[:-1], ranked.option.shape[:-2])
+    lam = r.new_empty(*batch, types, ranks)
+    for rows in type_chunks(types, batch.numel() * ranks):
+        limit = take_options(problem.capacity, ranked.option[..., rows, :])
+        limit.masked_fill_(ranked.repository[..., rows, :], torch.inf).masked_fill_(~ranked.mask[..., rows, :], 0)
+        torch.minimum(limit, r[..., rows, None], out=lam[..., rows, :])
+    return lam
 
 
 @torch.no_grad()

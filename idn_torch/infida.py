@@ -214,7 +214,8 @@ def drop_overshoot(problem: Problem, x: Tensor, residual: Tensor) -> Tensor:
 def fill_budgets(problem: Problem, x: Tensor, r: Tensor, lam: Tensor) -> Tensor:
     """Load into every node's free budget the model of best marginal gain that fits, while one gains anything.
 
-    All nodes load at once, then the marginals are taken again.
+    All nodes load at once, then the marginals are taken again: where a node just loaded a model, as marginals only
+    fall when others load.
     """
     where = problem.feasible
     free = where.free & ~where.holds_all[:, None]
@@ -222,4 +223,5 @@ def fill_budgets(problem: Problem, x: Tensor, r: Tensor, lam: Tensor) -> Tensor:
         fits = free & (problem.sizes <= free_room(problem, x)[..., None])
         best, model = marginal_gains(problem, r, lam, x, fits).max(-1, keepdim=True)
         x = x.scatter(-1, model, torch.where(best > 0, 1.0, x.gather(-1, model)))
+        free = free & (best > 0)
     return x

@@ -44,8 +44,10 @@ def marginal_gains(
         from idn_torch.kernels import tables as table_kernels
 
         owner, workers, _ = kernels.owners(problem, size)
-        arrays = map(kernels.rows, (cost, option, r, lam, flat > 0.5, wanted, gains))
-        table_kernels.marginal_gains(owner, workers, *arrays)
+        state = (flat > 0.5).to(torch.uint8).mul_(table_kernels.LOADED).masked_fill_(wanted, table_kernels.WANTED)
+        sought = wanted.unflatten(-1, (nodes, models)).any(-1)
+        arrays = map(kernels.rows, (cost, option, r, lam, state, sought, gains))
+        table_kernels.marginal_gains(owner, workers, problem.paths.numpy(), *arrays)
         return gains.reshape(*batch, nodes, models)
     rank = torch.arange(ranks, device=r.device)
     for rows in type_chunks(types, size * ranks, chunk_elements):

@@ -13,8 +13,9 @@ from idn_torch import kernels
 from idn_torch.batching import flat_batch, flat_tables
 from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
+from idn_torch.kernels.memory import new_table
 from idn_torch.problem import Problem
-from idn_torch.ranking import take_options
+from idn_torch.ranking import take_options, type_chunks
 from idn_torch.serving_rounds import serve_in_rounds
 
 __all__ = ["DISCIPLINES", "Served", "serve", "serve_kernel"]
@@ -113,8 +114,7 @@ def serve_kernel(
     if compiled:
         lam = _potential_compiled(problem, batch, r, left, served)
     else:
-        lam = take_options(left.view(*batch, nodes, models), problem.ranked.option) + served.view(*batch, types, ranks)
-        lam = torch.where(problem.ranked.mask, torch.minimum(lam, r.view(*batch, types, 1)), 0.0)
+        lam = _potential_in_chunks(problem, batch, r, left, served)
     return Served(
         served.view(*batch, types, ranks),
         load.view(*batch, nodes, models),
@@ -132,7 +132,7 @@ def _serve_compiled(
 
     size = batch.numel()
     cost, option, first = flat_tables(problem, batch)
-    served = r.new_zeros(size, *problem.ranked.cost.shape[-2:])
+    served = new_table(r, size, *problem.ranked.cost.shape[-2:], zeros=True)
     load = r.new_zeros(size, problem.sizes.numel())
     sums = r.new_zeros(2, size, len(problem.task_ids), dtype=torch.float64)
     full = (problem.capacity.flatten() <= 0) & ~problem.repository.flatten()
@@ -149,11 +149,24 @@ def _serve_compiled(
     return served, load, full, sums[0].sum(-1), sums[1].sum(-1)
 
 
+def _potential_in_chunks(problem: Problem, batch: torch.Size, r: Tensor, left: Tensor, served: Tensor) -> Tensor:
+    """`min(left + served, r)`, 0 at padded ranks, with temporaries far smaller than a table."""
+    types, ranks = served.shape[-2:]
+    ranked = problem.ranked
+    left, r, served = left.view(*batch, *problem.shape), r.view(*batch, types, 1), served.view(*batch, types, ranks)
+    lam = torch.empty_like(served)
+    for rows in type_chunks(types, batch.numel() * ranks):
+        part, here = take_options(left, ranked.option[..., rows, :]), lam[..., rows, :]
+        torch.minimum(part + served[..., rows, :], r[..., rows, :], out=here)
+        here.masked_fill_(~ranked.mask[..., rows, :], 0)
+    return lam
+
+
 def _potential_compiled(problem: Problem, batch: torch.Size, r: Tensor, left: Tensor, served: Tensor) -> Tensor:
     from idn_torch.kernels import tables as table_kernels
 
     _, option, _ = flat_tables(problem, batch)
     count = problem.option_count()
-    lam = torch.empty_like(served)
+    lam = new_table(r, *served.shape)
     table_kernels.potential_capacity(kernels.rows(option), count.numpy(), *map(kernels.rows, (r, left, served, lam)))
     return lam

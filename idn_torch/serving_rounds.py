@@ -42,10 +42,9 @@ def serve_in_rounds(
     else:
         amount, load, full = _fair(entries, capacity, bottomless, size * types, ranks, rounds)
     served = r.new_zeros(size * types * ranks).index_copy_(0, entries.slot, amount)
-    gamma = ranked.cost.expand(*batch, types, ranks).reshape(-1, ranks)
-    first = ranked.first_repository.expand(*batch, types).reshape(-1, 1)
-    gamma_rep = gamma.gather(-1, first)[:, 0].index_select(0, entries.type)
-    gamma_at = gamma.flatten().index_select(0, entries.slot)
+    gamma_rep = ranked.cost.gather(-1, ranked.first_repository[..., None])[..., 0]
+    gamma_rep = _pick(gamma_rep, 1, batch, entries.type)
+    gamma_at = _pick(ranked.cost, 2, batch, entries.slot)
     instance = entries.type // types
     cost = _sum_by_instance(gamma_at * amount, instance, size)
     gain = _sum_by_instance((gamma_rep - gamma_at) * amount, instance, size)
@@ -70,16 +69,22 @@ class _Entries(NamedTuple):
 def _entries(problem: Problem, batch: torch.Size, r: Tensor, x: Tensor, everything: bool) -> _Entries:
     ranked = problem.ranked
     types, ranks = ranked.cost.shape[-2:]
-    in_use = ranked.mask & (torch.arange(ranks, device=r.device) <= ranked.first_repository[..., None])
-    deployed = take_options(x.reshape(*batch, *problem.shape) > 0.5, ranked.option) & in_use
-    deployed = deployed & (r > 0).view(*batch, types, 1)
+    in_use = (torch.arange(ranks, device=r.device) <= ranked.first_repository[..., None]).logical_and_(ranked.mask)
+    deployed = take_options(x.reshape(*batch, *problem.shape) > 0.5, ranked.option).logical_and_(in_use)
+    deployed.logical_and_((r > 0).view(*batch, types, 1))
     flat = deployed.flatten()
     index = torch.arange(flat.shape[0], device=r.device) if everything else flat.nonzero()[:, 0]
     kind = index // ranks
-    local = ranked.option.expand(*batch, types, ranks).reshape(-1).index_select(0, index)
-    option = kind // types * problem.sizes.numel() + local
-    repository = ranked.repository.expand(*batch, types, ranks).reshape(-1).index_select(0, index)
+    option = kind // types * problem.sizes.numel() + _pick(ranked.option, 2, batch, index)
+    repository = _pick(ranked.repository, 2, batch, index)
     return _Entries(index, kind, option, r.reshape(-1).index_select(0, kind), repository, flat.index_select(0, index))
+
+
+def _pick(table: Tensor, trailing: int, batch: torch.Size, index: Tensor) -> Tensor:
+    """Entries of `(..., R, K)` or `(..., R)`, given where they are in it with the batch in front of it and all flat."""
+    if table.ndim == trailing:  # one table for all: it is not copied B times
+        return table.flatten().index_select(0, index % table.numel())
+    return table.expand(*batch, *table.shape[-trailing:]).reshape(-1).index_select(0, index)
 
 
 def _first_come_first_served(

@@ -1,5 +1,6 @@
 """The compiled CPU kernels against the torch code, which is itself tested against the loops."""
 
+import os
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from idn_torch.mirror import mirror_step_kernel
 from idn_torch.philox import uniforms
 from idn_torch.rounding import depround_kernel
 from idn_torch.serving import serve_kernel
+from idn_torch.simulation import advance, begin
 from tests.instances import close, feasible_allocation, random_allocation, random_problem
 
 DTYPES = (torch.float32, torch.float64)
@@ -48,8 +50,10 @@ def test_table_kernels_agree(monkeypatch, seed, dtype, batched_tables):
         assert close(b, a, dtype)
     x = y.round()
     wanted = problem.feasible.free & (torch.arange(problem.shape[1]) % 3 > 0)
-    for a, b in zip(*both(monkeypatch, marginal_gains, problem, r, lam, x, wanted), strict=True):
-        assert close(b, a, dtype)
+    one_node = wanted & (torch.arange(problem.shape[0])[:, None] == seed % problem.shape[0])
+    for sought in (wanted, one_node, torch.zeros_like(wanted)):
+        for a, b in zip(*both(monkeypatch, marginal_gains, problem, r, lam, x, sought), strict=True):
+            assert close(b, a, dtype)
 
 
 @pytest.mark.parametrize("batched_tables", [False, True])
@@ -105,20 +109,49 @@ def test_uniforms_agree_bit_for_bit(monkeypatch, slot, dtype):
     assert torch.equal(a[0], b[0])
 
 
-def test_results_do_not_depend_on_the_number_of_threads(monkeypatch):
-    monkeypatch.setattr(kernels, "MIN_ELEMENTS", 0)
-    problem = random_problem(3, torch.float32, tasks=4, types=40, nodes=10, models=20)
+@pytest.mark.parametrize("path", ["torch", "numba"])
+@pytest.mark.parametrize("discipline", ["fcfs", "fair"])
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, discipline, path):
+    """Tables of more elements than torch gives to one thread."""
+    monkeypatch.setattr(kernels, "MIN_ELEMENTS", 0 if path == "numba" else 1 << 60)
+    problem = idn.generators.tree(nodes=60, branching=4, depth=4, tasks=6, models_per_task=8, dtype=torch.float32)
+    assert 3 * problem.ranked.cost.numel() > 1 << 15
     threads = torch.get_num_threads()
     runs = []
     try:
-        for count in (1, 2):
+        for count in (1, 2, 4):
             torch.set_num_threads(count)
-            runs.append(idn.run(problem, idn.Infida(discipline="fair"), seed=torch.arange(3)))
+            runs.append(idn.run(problem, idn.Infida(discipline=discipline), seed=torch.arange(3)))
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(runs[0].gain, runs[1].gain)
-    assert torch.equal(runs[0].state.policy.y, runs[1].state.policy.y)
-    assert torch.equal(runs[0].state.common.slope, runs[1].state.common.slope)
+    assert runs[0].gain.unique().numel() == runs[0].gain.numel()
+    for run in runs[1:]:
+        for name in ("gain", "gain_fractional", "cost", "model_updates"):
+            assert torch.equal(getattr(runs[0], name), getattr(run, name)), name
+        for a, b in zip(runs[0].state.policy[1:], run.state.policy[1:], strict=True):
+            assert torch.equal(a, b)
+        assert torch.equal(runs[0].state.common.slope, run.state.common.slope)
+
+
+@pytest.mark.parametrize("discipline", ["fcfs", "fair"])
+def test_nothing_is_compiled_after_the_first_slot(monkeypatch, discipline):
+    from idn_torch.kernels import nodes, tables
+
+    monkeypatch.setattr(kernels, "MIN_ELEMENTS", 0)
+    problem = random_problem(3, torch.float32)
+    policy = idn.Infida(discipline=discipline)
+
+    def compiled() -> dict[str, int]:
+        found = {name: getattr(module, name) for module in (nodes, tables) for name in module.__all__}
+        return {name: len(kernel.signatures) for name, kernel in found.items()}
+
+    state = begin(problem, policy)
+    state, _, _ = advance(problem, policy, state, problem.requests[0])
+    first = compiled()
+    assert first[f"serve_{discipline}"] >= 1
+    for r in problem.requests[1:]:
+        state, _, _ = advance(problem, policy, state, r)
+    assert compiled() == first
 
 
 def test_a_first_compiled_call_leaves_torch_its_threads():
@@ -134,6 +167,25 @@ print(torch.get_num_threads())
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "1"
+
+
+SETTINGS = {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"}
+
+
+@pytest.mark.parametrize("own", [{}, {"OMP_WAIT_POLICY": "ACTIVE", "THP_MEM_ALLOC_ENABLE": "0"}])
+def test_the_process_is_set_up_before_torch_loads_unless_the_user_did(own):
+    code = """
+import os, sys
+class Look:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("THP_MEM_ALLOC_ENABLE"))
+sys.meta_path.insert(0, Look())
+import idn_torch
+"""
+    env = {key: value for key, value in os.environ.items() if key not in SETTINGS} | own
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert out.stdout.split() == list((own or SETTINGS).values())
 
 
 def test_small_work_and_other_devices_stay_with_torch():

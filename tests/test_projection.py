@@ -53,7 +53,7 @@ def test_projection_and_step_match_the_oracle(seed, mirror_map, dtype):
 def test_a_projection_is_feasible_and_projects_onto_itself(seed, mirror_map, dtype, scale):
     problem = random_problem(seed % 60, dtype)
     if mirror_map == "negentropy":
-        scale = min(scale, 25.0)  # exp beyond that overflows float32 before it reaches the projection
+        scale = min(scale, 15.0)  # exp(15 * 5.9) overflows float32 before it reaches the projection
     y = point(problem, seed, mirror_map, scale)
     ours, _ = arrays(problem)
     out = idn.project(y, *ours, mirror_map)

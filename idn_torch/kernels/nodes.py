@@ -11,6 +11,22 @@ __all__ = ["depround", "philox", "project_euclidean", "project_negentropy"]
 Array = NDArray[Any]
 
 _compiled: Any = njit(parallel=True, cache=True, nogil=True)
+# Sums in any order, and so of several numbers at a time.
+_summing: Any = njit(fastmath={"reassoc", "contract", "nsz"})
+
+
+@_summing
+def _used(point: Array, weight: Array, tau: float) -> tuple[float, float]:
+    """`sum w * clip(point - tau * w, 0, 1)`, and how fast it falls with tau."""
+    used, steep = 0.0, 0.0
+    for i in range(point.shape[0]):
+        moved = point[i] - tau * weight[i]
+        if moved >= 1:
+            used += weight[i]
+        elif moved > 0:
+            used += weight[i] * moved
+            steep += weight[i] * weight[i]
+    return used, steep
 
 
 @_compiled
@@ -79,14 +95,8 @@ def project_euclidean(y: Array, sizes: Array, free: Array, budget: Array, out: A
             high = (point / weight).max()
             tau = min(max(((weight * point).sum() - target) / (weight * weight).sum(), low), high)
             for step in range(1, 193):
-                excess, steep = -target, 0.0
-                for i in range(index.shape[0]):
-                    moved = point[i] - tau * weight[i]
-                    if moved >= 1:
-                        excess += weight[i]
-                    elif moved > 0:
-                        excess += weight[i] * moved
-                        steep += weight[i] * weight[i]
+                used, steep = _used(point, weight, tau)
+                excess = used - target
                 if abs(excess) <= 4e-16 * target:
                     break
                 if excess > 0:

@@ -16,6 +16,18 @@ __all__ = ["gain_and_subgradient", "marginal_gains", "potential_capacity", "serv
 Array = NDArray[Any]
 
 _compiled: Any = njit(parallel=True, cache=True, nogil=True)
+_inlined: Any = njit(inline="always")
+
+LOADED, WANTED = 1, 2  # states of an entry for `marginal_gains`
+
+# Options are made unsigned: numba looks whether a signed index is negative, which counts from the end. Tables are
+# indexed down to the number: all threads would count a row taken out of one in and out at one place in memory.
+
+
+@_inlined
+def _offered(lam: Array, bl: int, y: Array, by: int, option: Array, bc: int, rho: int, k: int) -> float:
+    """z = lam * y of one option, rounded to the tables' dtype, as a double."""
+    return np.float64(lam[bl, rho, k] * y[by, np.uint64(option[bc, rho, k])])
 
 
 @_compiled
@@ -40,83 +52,123 @@ def gain_and_subgradient(
     for work in prange(slope.shape[0] * workers):
         b, worker = work // workers, work % workers
         bc, br, bl, by = b % cost.shape[0], b % r.shape[0], b % lam.shape[0], b % y.shape[0]
-        rounded = np.empty(1, lam.dtype)
-        z = np.empty(ranks, lam.dtype)
+        total = np.zeros(value.shape[1])  # this worker's own: no two of them write to one cache line
         for rho in range(types):
             if owner[rho] != worker:
                 continue
             requests = r[br, rho]
-            gamma, at, available = cost[bc, rho], option[bc, rho], lam[bl, rho]
+            # Sums in double, rounded to the tables' dtype before they are compared, as torch does. Four ranks at a
+            # time while they do not reach r: the additions of one after the other would wait for each other.
             reached = 0.0
+            k = 0
+            while k + 4 <= ranks:
+                z0 = _offered(lam, bl, y, by, option, bc, rho, k)
+                z1 = _offered(lam, bl, y, by, option, bc, rho, k + 1)
+                z2 = _offered(lam, bl, y, by, option, bc, rho, k + 2)
+                z3 = _offered(lam, bl, y, by, option, bc, rho, k + 3)
+                after = reached + ((z0 + z1) + (z2 + z3))
+                if r.dtype.type(after) >= requests:
+                    break
+                reached = after
+                k += 4
             k_star = ranks - 1
-            for k in range(ranks):
-                z[k] = available[k] * y[by, at[k]]
-                reached += z[k]
-                rounded[0] = reached  # as torch sums float32: in double, rounded before it is compared
-                if rounded[0] >= requests:
+            while k < ranks:
+                reached += _offered(lam, bl, y, by, option, bc, rho, k)
+                if r.dtype.type(reached) >= requests:
                     k_star = k
                     break
-            gamma_star = gamma[k_star]
+                k += 1
+            gamma_star = cost[bc, rho, k_star]
             saved = 0.0
             for k in range(k_star):
-                above = gamma_star - gamma[k]
-                slope[b, at[k]] += available[k] * above  # eq. (19)
-                saved += z[k] * above
-            value[b, type_task[rho]] += saved + requests * (gamma[first[bc, rho]] - gamma_star)
+                at = np.uint64(option[bc, rho, k])
+                h = lam[bl, rho, k] * (gamma_star - cost[bc, rho, k])  # eq. (19)
+                slope[b, at] += h
+                saved += h * y[by, at]
+            total[type_task[rho]] += saved + requests * (cost[bc, rho, first[bc, rho]] - gamma_star)
+        for task in range(total.shape[0]):
+            if total[task] != 0:
+                value[b, task] += total[task]
 
 
 @_compiled
 def marginal_gains(
     owner: Array,
     workers: int,
+    paths: Array,
     cost: Array,
     option: Array,
     r: Array,
     lam: Array,
-    x: Array,
-    wanted: Array,
+    state: Array,
+    sought: Array,
     gains: Array,
 ) -> None:
-    """`G(x + e) - G(x)` added to gains (B, V*M) at the entries where wanted (B, V*M) is True."""
+    """`G(x + e) - G(x)` added to gains (B, V*M) at the entries where state (B, V*M) is WANTED.
+
+    sought (B, V): nodes with such entries; the types whose paths (R, J) pass none of them are left out.
+
+    Requests left unserved, D, only fall at the ranks loaded: few, so they are kept as steps. A model that could take
+    a gains `sum (gamma_{k'+1} - gamma_k') * min(a, D_k')` over the ranks from its own on.
+    """
     types, ranks = cost.shape[1:]
     for work in prange(gains.shape[0] * workers):
         b, worker = work // workers, work % workers
         bc, br, bl = b % cost.shape[0], b % r.shape[0], b % lam.shape[0]
-        unserved = np.empty(ranks)
-        suffix = np.empty(ranks)
+        # Step i starts at rank start[i] and leaves unserved[i]; from it on all D together are worth suffix[i].
+        start = np.empty(ranks + 2, np.int64)
+        unserved = np.empty(ranks + 2)
+        suffix = np.empty(ranks + 2)
+        rank = np.empty(ranks, np.int64)  # the wanted ones
+        step = np.empty(ranks, np.int64)  # each one's
         for rho in range(types):
             requests = r[br, rho]
             if owner[rho] != worker or requests <= 0:
                 continue
-            gamma, at = cost[bc, rho], option[bc, rho]
-            reached, sought = 0.0, False
+            met = False
+            for j in range(paths.shape[1]):
+                if paths[rho, j] >= 0:
+                    met |= sought[b, np.uint64(paths[rho, j])]
+            if not met:
+                continue
+            steps, count = 0, 0
+            start[0], unserved[0] = 0, requests
+            reached = 0.0
             k_star = ranks - 1
             for k in range(ranks):
-                sought |= wanted[b, at[k]]
-                if x[b, at[k]]:
+                here = state[b, np.uint64(option[bc, rho, k])]
+                if here == WANTED:
+                    rank[count], step[count] = k, steps
+                    count += 1
+                elif here == LOADED:
                     reached += lam[bl, rho, k]
-                unserved[k] = max(requests - reached, 0.0)
-                if reached >= requests:
-                    k_star = k
-                    break
-            if not sought:
+                    steps += 1
+                    start[steps], unserved[steps] = k, max(requests - reached, 0.0)
+                    if reached >= requests:
+                        k_star = k
+                        break
+            if count == 0:
                 continue
-            suffix[k_star] = 0.0
-            for k in range(k_star - 1, -1, -1):
-                suffix[k] = suffix[k + 1] + (gamma[k + 1] - gamma[k]) * unserved[k]
-            for k in range(k_star):
-                if not wanted[b, at[k]]:
-                    continue
-                available = lam[bl, rho, k]
-                # First rank from k on that leaves less unserved than this model could take.
-                low, high = k, k_star
+            start[steps + 1], suffix[steps + 1] = k_star, 0.0
+            for i in range(steps, -1, -1):
+                width = cost[bc, rho, start[i + 1]] - cost[bc, rho, start[i]]
+                suffix[i] = suffix[i + 1] + width * unserved[i]
+            for i in range(count):
+                k = rank[i]
+                available = np.float64(lam[bl, rho, k])
+                # First step from its own on that leaves less unserved than this model could take.
+                low, high = step[i], steps + 1
                 while low < high:
                     middle = (low + high) // 2
                     if unserved[middle] < available:
                         high = middle
                     else:
                         low = middle + 1
-                gains[b, at[k]] += available * (gamma[low] - gamma[k]) + suffix[low]
+                if low == step[i]:
+                    available = unserved[low]
+                    low += 1
+                more = available * (cost[bc, rho, start[low]] - cost[bc, rho, k]) + suffix[low]
+                gains[b, np.uint64(option[bc, rho, k])] += more
 
 
 @_compiled
@@ -140,6 +192,7 @@ def serve_fcfs(
     for work in prange(served.shape[0] * workers):
         b, worker = work // workers, work % workers
         bo, bc, br = b % order.shape[0], b % cost.shape[0], b % r.shape[0]
+        costs, gains = np.zeros(cost_sum.shape[1]), np.zeros(cost_sum.shape[1])
         for i in range(order.shape[1]):
             rho = order[bo, i]
             if owner[rho] != worker:
@@ -151,7 +204,7 @@ def serve_fcfs(
             for k in range(repository + 1):
                 if left <= 0:
                     break
-                at = option[bc, rho, k]
+                at = np.uint64(option[bc, rho, k])
                 if not x[b, at]:
                     continue
                 take = left if k == repository else min(left, capacity[at] - load[b, at])
@@ -161,8 +214,12 @@ def serve_fcfs(
                     left -= take
                     total += take * cost[bc, rho, k]
                     saved += take * (gamma_rep - cost[bc, rho, k])
-            cost_sum[b, type_task[rho]] += total
-            gain_sum[b, type_task[rho]] += saved
+            costs[type_task[rho]] += total
+            gains[type_task[rho]] += saved
+        for task in range(costs.shape[0]):
+            if costs[task] != 0 or gains[task] != 0:
+                cost_sum[b, task] += costs[task]
+                gain_sum[b, task] += gains[task]
 
 
 @_compiled
@@ -242,6 +299,6 @@ def potential_capacity(option: Array, count: Array, r: Array, left: Array, serve
         bo, br = b % option.shape[0], b % r.shape[0]
         requests = r[br, rho]
         for k in range(count[rho]):
-            lam[b, rho, k] = min(left[b, option[bo, rho, k]] + served[b, rho, k], requests)
+            lam[b, rho, k] = min(left[b, np.uint64(option[bo, rho, k])] + served[b, rho, k], requests)
         for k in range(count[rho], ranks):
             lam[b, rho, k] = 0

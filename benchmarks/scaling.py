@@ -27,7 +27,7 @@ TASKS = 20
 FACTORS = (1, 2, 4, 8, 16)
 # Smallest sizes of each sweep: all large enough for the compiled kernels.
 SWEEPS: dict[str, dict[str, int]] = {
-    "R": {"nodes": 4096, "types": 5_000, "models": 15, "batch": 1},
+    "R": {"nodes": 4096, "types": 5_000, "models": 4, "batch": 1},
     "K": {"nodes": 4096, "types": 20_000, "models": 4, "batch": 1},
     "V": {"nodes": 1024, "types": 20_000, "models": 30, "batch": 1},
     "B": {"nodes": 256, "types": 5_000, "models": 10, "batch": 8},

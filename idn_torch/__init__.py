@@ -1,6 +1,5 @@
 """Batched placement of ML models on inference delivery networks, with a certified distance to the optimum."""
 
-import idn_torch.process  # noqa: F401  # first of all
 from idn_torch import aimd, baselines, generators
 from idn_torch.bounds import Cuts, upper_bound
 from idn_torch.build import build_problem

@@ -235,9 +235,9 @@ class Config:
         cycle: start over when the requests run out; else more slots than they last for are an error.
         order: of arrival within a slot: "index" or "random".
         latency: how the network's latency varies in time.
-        compare: run INFIDA beside the policy, or the popularity rule beside INFIDA, on the same requests; false for
-            none, or a list of those to run: each the name of a choice of `policy`, or a mapping with that name as
-            `policy`, options of that choice, and a `name` for the table if the made-up one will not do.
+        compare: run INFIDA and the popularity rule beside the policy, on the same requests; false for none, or a list
+            of those to run: each the name of a choice of `policy`, or a mapping with that name as `policy`, options of
+            that choice, and a `name` for the table if the made-up one will not do.
         device: such as cpu, cuda or cuda:1.
         dtype: float64 or float32.
         threads: CPU threads; None takes one for a small problem and torch's own number for a large one.

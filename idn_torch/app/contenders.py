@@ -17,6 +17,7 @@ from idn_torch.simulation import Policy
 
 __all__ = ["Contender", "contenders", "entrants"]
 
+_USUAL = ("infida", "popularity")  # beside any other policy, unless told otherwise
 _RESERVED = ("policy", "name")  # keys of an entry of `compare` that are no options
 
 
@@ -101,7 +102,7 @@ def entrants(config: Config) -> dict[str, PolicyConfig]:
 
 def _beside(compare: Any, main: str) -> Sequence[Any]:
     if isinstance(compare, bool):
-        return (["popularity"] if main == "infida" else ["infida"]) if compare else []
+        return [name for name in _USUAL if name != main] if compare else []
     if isinstance(compare, Sequence) and not isinstance(compare, str):
         return compare
     raise InputError(f"compare is {compare!r}; give true, false, or a list of policies such as [popularity,olag]")

@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from idn_torch.kernels import stored_rows
+from idn_torch.kernels.triton.operators import operator
 
 __all__ = ["gain_and_subgradient"]
 
@@ -14,7 +15,12 @@ _TYPES = 8
 _RANKS = 32
 
 
-@torch.library.custom_op("idn_torch::gain_and_subgradient", mutates_args=())
+def _fake(cost, option, first, r, lam, y, need_subgradient):  # type: ignore[no-untyped-def]
+    size = r.shape[0]
+    return r.new_empty(size, dtype=torch.float64), y.new_empty(size, y.shape[-1])
+
+
+@operator("gain_and_subgradient", _fake)
 def gain_and_subgradient(
     cost: Tensor, option: Tensor, first: Tensor, r: Tensor, lam: Tensor, y: Tensor, need_subgradient: bool
 ) -> tuple[Tensor, Tensor]:
@@ -51,12 +57,6 @@ def gain_and_subgradient(
             enable_fp_fusion=False,
         )
     return value.sum(-1), slope
-
-
-@gain_and_subgradient.register_fake
-def _(cost, option, first, r, lam, y, need_subgradient):  # type: ignore[no-untyped-def]
-    size = r.shape[0]
-    return r.new_empty(size, dtype=torch.float64), y.new_empty(size, y.shape[-1])
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from torch import Tensor
 from idn_torch.feasible import FeasibleSet
 from idn_torch.kernels import repeating_rows
 from idn_torch.kernels.triton.nodes import divide, launch
+from idn_torch.kernels.triton.operators import operator
 from idn_torch.shapes import broadcast_shapes
 
 __all__ = ["mirror_step", "project"]
@@ -28,7 +29,12 @@ def _columns(where: FeasibleSet) -> FeasibleSet:
     return where._replace(budgets=where.budgets.unsqueeze(-1), holds_all=where.holds_all.unsqueeze(-1))
 
 
-@torch.library.custom_op("idn_torch::mirror_step", mutates_args=())
+def _fake(point, grad, eta, sizes, free, fixed, budgets, holds_all, euclidean):  # type: ignore[no-untyped-def]
+    tables = [tensor for tensor in (point, grad, eta, sizes, free, fixed, budgets) if tensor is not None]
+    return point.new_empty(broadcast_shapes(*(tensor.shape for tensor in tables)))
+
+
+@operator("mirror_step", _fake)
 def _operator(
     point: Tensor,
     grad: Tensor | None,
@@ -44,9 +50,8 @@ def _operator(
     step = grad is not None and eta is not None
     if grad is None or eta is None:
         grad = eta = point  # stand in for what is not read
-    shape = broadcast_shapes(*(t.shape for t in (point, grad, eta, sizes, free, fixed, budgets)))
-    lead, models = shape[:-1], shape[-1]
-    out = point.new_empty(shape)
+    out = _fake(point, grad, eta, sizes, free, fixed, budgets, holds_all, euclidean)
+    lead, models = out.shape[:-1], out.shape[-1]
     if out.numel():
         rows = [repeating_rows(tensor, lead, models) for tensor in (point, sizes, free, fixed, grad)]
         rows += [repeating_rows(tensor, lead, tensor.shape[-1]) for tensor in (budgets, holds_all, eta)]
@@ -62,12 +67,6 @@ def _operator(
             **launch(models),
         )
     return out
-
-
-@_operator.register_fake
-def _(point, grad, eta, sizes, free, fixed, budgets, holds_all, euclidean):  # type: ignore[no-untyped-def]
-    tables = [tensor for tensor in (point, grad, eta, sizes, free, fixed, budgets) if tensor is not None]
-    return point.new_empty(broadcast_shapes(*(tensor.shape for tensor in tables)))
 
 
 @triton.jit

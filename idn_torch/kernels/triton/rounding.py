@@ -7,11 +7,17 @@ from torch import Tensor
 
 from idn_torch.kernels import repeating_rows
 from idn_torch.kernels.triton.nodes import divide, launch
+from idn_torch.kernels.triton.operators import operator
 
 __all__ = ["depround"]
 
 
-@torch.library.custom_op("idn_torch::depround", mutates_args=())
+def _fake(y, sizes, uniforms):  # type: ignore[no-untyped-def]
+    x = torch.empty_like(y, memory_format=torch.contiguous_format)
+    return x, torch.empty(y.shape[:-1], dtype=torch.int64, device=y.device)
+
+
+@operator("depround", _fake)
 def depround(y: Tensor, sizes: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """`rounding.depround_kernel`, to the last bit.
 
@@ -22,8 +28,7 @@ def depround(y: Tensor, sizes: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor
         x `(..., V, M)` of 0 and 1, and the model drawn by itself `(..., V)` int64, -1 for none.
     """
     lead, models = y.shape[:-1], y.shape[-1]
-    x = torch.empty_like(y, memory_format=torch.contiguous_format)
-    residual = torch.empty(lead, dtype=torch.int64, device=y.device)
+    x, residual = _fake(y, sizes, uniforms)
     if x.numel():
         tables = [repeating_rows(tensor, lead, models) for tensor in (y, sizes, uniforms)]
         rounds = (models - 1).bit_length()
@@ -31,12 +36,6 @@ def depround(y: Tensor, sizes: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor
             *tables, x, residual, *(len(table) for table in tables), models, ROUNDS=rounds, **launch(models)
         )
     return x, residual
-
-
-@depround.register_fake
-def _(y, sizes, uniforms):  # type: ignore[no-untyped-def]
-    x = torch.empty_like(y, memory_format=torch.contiguous_format)
-    return x, torch.empty(y.shape[:-1], dtype=torch.int64, device=y.device)
 
 
 @triton.jit

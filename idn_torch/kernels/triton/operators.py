@@ -1,0 +1,28 @@
+"""Torch operators with a rule for fake tensors: tracing, `torch.compile` and tests see one call, not what is in it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["operator"]
+
+_LIBRARY = torch.library.Library("idn_torch", "FRAGMENT")
+
+
+def operator(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: make a function of tensors that it leaves as they are the operator `idn_torch::name`.
+
+    `torch.library.custom_op` does the same with checks that take 10 to 50 us a call on a CPU; this takes 3.
+
+    Args:
+        fake: takes the same arguments, and returns tensors of the right shape, dtype and device with anything in them.
+    """
+
+    def register(function: Callable[..., Any]) -> Any:
+        _LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=()))
+        _LIBRARY.impl(name, function, "CompositeExplicitAutograd")  # on every device
+        torch.library.register_fake(f"idn_torch::{name}", fake, lib=_LIBRARY)
+        return getattr(torch.ops.idn_torch, name).default
+
+    return register

@@ -24,15 +24,18 @@ triton = pytest.importorskip("triton")
 
 ROOT = Path(__file__).parent.parent
 FLOATS = {"fp32": torch.float32, "fp64": torch.float64}
-TABLES = {"option": "*i32", "first": "*i64", "value": "*fp64", "residual": "*i64"}
-TABLES |= dict.fromkeys(("free", "fixed", "holds_all"), "*i1")
+TABLES = dict.fromkeys(("free", "fixed", "holds_all"), "*i1") | {"option": "*i32"}
+TABLES |= dict.fromkeys(("value", "time", "admitted", "seconds"), "*fp64")
+TABLES |= dict.fromkeys(("repository", "residual", "status", "cycles", "most_drops", "entered"), "*i64")
 FLOAT_TABLES = {"cost", "r", "lam", "y", "slope", "sizes", "uniforms", "x", "point", "grad", "budgets", "eta", "out"}
+FLOAT_TABLES |= {"alpha", "beta", "capacity", "rates", "u", "q", "largest"}
 
 
 @pytest.mark.slow
 def test_the_kernels_under_the_interpreter():
     """In a process of its own: Triton reads the variable when a kernel is defined."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/triton_interpreted.py"]
+    command.append("tests/aimd/aimd_triton_interpreted.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:]
@@ -41,23 +44,26 @@ def test_the_kernels_under_the_interpreter():
 
 
 def kernel_and_constants(name):
-    from idn_torch.kernels.triton import gain, projection, rounding
+    from idn_torch.kernels.triton import aimd, gain, projection, rounding
 
     row = {"WIDTH": 1024}
+    events = {"GUARD": 1 - 1e-6, "SYSTEMS": 2, "UNITS": 64}
     step = {"STEP": True, "EACH": False, "LEAST": -1e37, **row}
     return {
-        "gain": (gain._gain, {"SCATTER": True, "TYPES": 8, "RANKS": 32}),
-        "gain, one rank": (gain._gain, {"SCATTER": False, "TYPES": 8, "RANKS": 1}),
+        "gain": (gain._gain, {"SCATTER": True, "TYPES": 4, "RANKS": 32}),
+        "gain, one rank": (gain._gain, {"SCATTER": False, "TYPES": 4, "RANKS": 1}),
         "negentropy": (projection._project, {**step, "EUCLIDEAN": False}),
         "euclidean": (projection._project, {**step, "EUCLIDEAN": True, "EACH": True}),
         "no step": (projection._project, {**step, "EUCLIDEAN": False, "STEP": False}),
+        "events": (aimd._advance, {**events, "SUMS": False}),
+        "events and sums": (aimd._advance, {**events, "SUMS": True}),
         "depround": (rounding._depround, {"ROUNDS": 10, **row}),
         "depround, one model": (rounding._depround, {"ROUNDS": 0, "WIDTH": 1}),
     }[name]
 
 
 def assembly(name, number, whole):
-    """PTX of a kernel for the target; whole numbers are `whole`: a type, or the 1 that Triton compiles in."""
+    """PTX of a kernel; whole numbers are `whole`: a type, or the 1 that Triton compiles in."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -77,7 +83,18 @@ def assembly(name, number, whole):
 
 @pytest.mark.parametrize("number", FLOATS)
 @pytest.mark.parametrize(
-    "name", ["gain", "gain, one rank", "negentropy", "euclidean", "no step", "depround", "depround, one model"]
+    "name",
+    [
+        "gain",
+        "gain, one rank",
+        "negentropy",
+        "euclidean",
+        "no step",
+        "depround",
+        "depround, one model",
+        "events",
+        "events and sums",
+    ],
 )
 def test_kernels_compile_for_a_gpu_and_round_as_the_cpu_does(name, number):
     """The interpreter takes code that the compiler does not, and rounds as numpy does whatever the options."""

@@ -105,7 +105,7 @@ def test_ranks_in_steps_after_k_star_are_not_read():
     y = random_allocation(problem, 0).clamp(min=0.5)
     oracle = ref.Instance.from_problem(problem)
     k_star = ref.k_star(oracle, r.numpy(), lam.numpy(), y.numpy())
-    unread = torch.arange(lam.shape[-1]) >= 32 * (1 + torch.as_tensor(k_star)[:, None] // 32)
+    unread = torch.arange(lam.shape[-1]) >= gain._RANKS * (1 + torch.as_tensor(k_star)[:, None] // gain._RANKS)
     assert unread.any(1).all()
     value, slope = gain_and_subgradient_kernel(problem, r, lam, y)
     poisoned = gain_and_subgradient_kernel(problem, r, lam.masked_fill(unread, torch.nan), y)

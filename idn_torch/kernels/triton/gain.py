@@ -10,9 +10,10 @@ from idn_torch.kernels.triton.operators import operator
 
 __all__ = ["gain_and_subgradient"]
 
-# Types a program and ranks a step. Where the first step already reaches K*, nothing after it is read.
-_TYPES = 8
+# Types a program and ranks a step, for one warp, which waits for no other. Ranks in steps after K* are not read.
+_TYPES = 4
 _RANKS = 32
+_WARPS = 1
 
 
 def _fake(cost, option, first, r, lam, y, need_subgradient):  # type: ignore[no-untyped-def]
@@ -54,6 +55,7 @@ def gain_and_subgradient(
             SCATTER=need_subgradient,
             TYPES=_TYPES,
             RANKS=min(_RANKS, triton.next_power_of_2(ranks)),
+            num_warps=_WARPS,
             enable_fp_fusion=False,
         )
     return value.sum(-1), slope
@@ -61,8 +63,8 @@ def gain_and_subgradient(
 
 @triton.jit
 def _gain(  # type: ignore[no-untyped-def]
-    cost, option, first, r, lam, y, value, slope,
-    cost_step, option_step, first_step, r_step, lam_step, y_step,
+    cost, option, repository, r, lam, y, value, slope,
+    cost_step, option_step, repository_step, r_step, lam_step, y_step,
     types, ranks, entries, blocks,
     SCATTER: tl.constexpr, TYPES: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +115,7 @@ def _gain(  # type: ignore[no-untyped-def]
         if SCATTER:
             tl.atomic_add(slope + at, h, mask=read & (h > 0), sem="relaxed")
         start += RANKS
-    repository = tl.load(first + b * first_step + rho, mask=inside, other=0)
-    gamma_rep = tl.load(costs + repository, mask=inside, other=0)
+    first = tl.load(repository + b * repository_step + rho, mask=inside, other=0)
+    gamma_rep = tl.load(costs + first, mask=inside, other=0)
     saved += requests.to(tl.float64) * (gamma_rep - gamma_star).to(tl.float64)
     tl.store(value + program, tl.sum(saved, 0))

@@ -88,6 +88,8 @@ def repeating_rows(tensor: Tensor, lead: torch.Size, width: int) -> Tensor:
     Row i of `lead = (..., V)`, flattened, is row `i % rows` of the result.
     """
     own = tensor.shape[:-1]
+    if tensor.ndim == 2 and own[0] in (1, lead[-1]) and tensor.shape[1] == width:
+        return tensor.contiguous()
     if own.numel() != 1 and (own[:-1].numel() > 1 or own[-1] != lead[-1]):
         own = lead
     return tensor.expand(*own, width).reshape(-1, width).contiguous()

@@ -1,5 +1,6 @@
 """AIMD events of unsaturated systems: a program for each few systems, whose units stay in registers over all events."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -44,22 +45,23 @@ def advance(
     rows = max(1, _TILE // width)
     if systems and units:
         tables = [tensor.contiguous() for tensor in (alpha, beta, capacity, rates)]
-        _advance[(triton.cdiv(systems, rows),)](
-            *tables,
-            *state,
-            *(sums or (alpha,) * 6),
-            systems,
-            units,
-            rates.shape[1],
-            max_drops,
-            first,
-            stop,
-            GUARD=guard,
-            SUMS=bool(sums),
-            SYSTEMS=rows,
-            UNITS=width,
-            num_warps=min(max(rows * width // 128, 1), 16),
-        )
+        with torch.cuda.device_of(alpha):
+            _advance[(triton.cdiv(systems, rows),)](
+                *tables,
+                *state,
+                *(sums or (alpha,) * 6),
+                systems,
+                units,
+                rates.shape[1],
+                max_drops,
+                first,
+                stop,
+                GUARD=guard,
+                SUMS=bool(sums),
+                SYSTEMS=rows,
+                UNITS=width,
+                num_warps=min(max(rows * width // 128, 1), 16),
+            )
 
 
 @triton.jit

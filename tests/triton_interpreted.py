@@ -214,6 +214,21 @@ def test_the_entropy_spans_hundreds_of_nats(dtype):
 
 
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mirror_map", MAPS)
+def test_budgets_are_met_by_many_models(mirror_map, dtype):
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.rand(4, 600, dtype=dtype, generator=generator) * 9 + 1
+    budgets = sizes.sum(1) * torch.tensor([0.01, 0.1, 0.5, 0.95], dtype=dtype)
+    y, grad = (torch.rand(sizes.shape, dtype=dtype, generator=generator) for _ in range(2))
+    where = feasible_set(sizes, budgets, None)
+    for eta in (0.1, 10.0, 1000.0):
+        out = idn.mirror_ascent_step(y, grad, eta, sizes, budgets, mirror_map=mirror_map)
+        assert ((out >= 0) & (out <= 1)).all()
+        assert over_budget(out, sizes, where) <= RESIDUAL[dtype]
+
+
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("mirror_map", MAPS)
 def test_models_in_another_order_get_the_same(mirror_map):
     problem = random_problem(4, models=13)

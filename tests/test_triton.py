@@ -24,7 +24,7 @@ triton = pytest.importorskip("triton")
 
 ROOT = Path(__file__).parent.parent
 FLOATS = {"fp32": torch.float32, "fp64": torch.float64}
-TABLES = dict.fromkeys(("free", "fixed", "holds_all"), "*i1") | {"option": "*i32"}
+TABLES = dict.fromkeys(("free", "fixed", "holds_all"), "*u1") | {"option": "*i32"}
 TABLES |= dict.fromkeys(("value", "time", "admitted", "seconds"), "*fp64")
 TABLES |= dict.fromkeys(("repository", "residual", "status", "cycles", "most_drops", "entered"), "*i64")
 FLOAT_TABLES = {"cost", "r", "lam", "y", "slope", "sizes", "uniforms", "x", "point", "grad", "budgets", "eta", "out"}

@@ -61,6 +61,7 @@ def advance(
                 SYSTEMS=rows,
                 UNITS=width,
                 num_warps=min(max(rows * width // 128, 1), 16),
+                enable_fp_fusion=True,  # as the numba kernel
             )
 
 

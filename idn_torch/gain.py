@@ -159,8 +159,12 @@ def gain_and_subgradient_kernel(
     `sum_k h_k y_k + r * (gamma_rep - gamma_{K*})`: eq. (16) rewritten by the identity between eqs. (16) and (18), where
     the part beyond K* vanishes because K* is the last rank wherever S_K stays below r.
 
+    On a GPU with Triton the subgradient's sums run in any order: its last digits vary from run to run. Under
+    `torch.use_deterministic_algorithms(True)` the torch path runs instead, whose `cumsum` and `scatter_add_` then have
+    deterministic implementations.
+
     Args:
-        need_subgradient: False lets the torch path leave the scatter out and return zeros for the subgradient.
+        need_subgradient: False lets the scatter be left out and return zeros for the subgradient.
         chunk_elements: table elements worked on at a time; bounds the temporaries.
     """
     nodes, models = problem.shape
@@ -170,6 +174,11 @@ def gain_and_subgradient_kernel(
     size = batch.numel()
     y = y.flatten(-2)
     cost, option, first = flat_tables(problem, batch)
+    if kernels.triton_for(r, atomic_sums=need_subgradient):
+        from idn_torch.kernels.triton import gain as gpu
+
+        value, slope = gpu.gain_and_subgradient(cost, option, first, r, lam, y, need_subgradient)
+        return value.to(y.dtype).reshape(batch), slope.reshape(*batch, nodes, models)
     slope = y.new_zeros(size, nodes * models)
     if kernels.compiled_for(r, size * types * ranks):
         from idn_torch.kernels import tables as table_kernels

@@ -6,6 +6,7 @@ Source: inference delivery networks paper, Algorithm 1 lines 3-6 and Sec. IV-A.
 import torch
 from torch import Tensor
 
+from idn_torch import kernels
 from idn_torch.errors import InputError
 from idn_torch.feasible import FeasibleSet
 from idn_torch.projection import check_placement, project_euclidean, project_negentropy
@@ -62,6 +63,10 @@ def mirror_step_kernel(
     y: Tensor, grad: Tensor, eta: Tensor, sizes: Tensor, where: FeasibleSet, mirror_map: str, passes: int | None = None
 ) -> Tensor:
     """`mirror_ascent_step` without its checks; eta broadcasts against `(..., V, M)`."""
+    if kernels.triton_for(y, row=y.shape[-1]):
+        from idn_torch.kernels.triton import projection as gpu
+
+        return gpu.mirror_step(y, grad, eta, sizes, where, mirror_map)
     if mirror_map == "euclidean":
         return project_euclidean(y + eta * grad, sizes, where, passes)
     # A zero would make its whole node NaN where nothing else is left; the log of nearly nothing does not.

@@ -110,8 +110,12 @@ def project_negentropy(log_y: Tensor, sizes: Tensor, where: FeasibleSet, passes:
     Args:
         log_y: log of the point to project, `(..., V, M)`; finite on free entries of nodes that choose.
         passes: None runs until no node clips any more, looking every few passes; a number runs just that many and
-            never waits for the device.
+            never waits for the device. A Triton kernel never waits anyhow and always runs to the end.
     """
+    if kernels.triton_for(log_y, row=log_y.shape[-1]):
+        from idn_torch.kernels.triton import projection as gpu
+
+        return gpu.project(log_y, sizes, where, "negentropy")
     if passes is None and kernels.compiled_for(log_y, log_y.numel()):
         return where.complete(_compiled("negentropy", log_y, sizes, where))
     least = torch.finfo(log_y.dtype).min
@@ -140,13 +144,12 @@ def _compiled(mirror_map: str, point: Tensor, sizes: Tensor, where: FeasibleSet)
     kernel = node_kernels.project_euclidean if mirror_map == "euclidean" else node_kernels.project_negentropy
     lead, models = point.shape[:-1], point.shape[-1]
     budgets = torch.where(where.holds_all, -1.0, where.budgets)[..., None]
+    tables = ((sizes, models), (where.free, models), (budgets, 1))
     out = torch.zeros_like(point, memory_format=torch.contiguous_format)
     kernels.use_threads()
     kernel(
         point.reshape(-1, models).numpy(),
-        kernels.repeating_rows(sizes, lead),
-        kernels.repeating_rows(where.free, lead),
-        kernels.repeating_rows(budgets, lead)[:, 0],
+        *(kernels.repeating_rows(table, lead, width).numpy() for table, width in tables),
         out.view(-1, models).numpy(),
     )
     return out
@@ -161,6 +164,10 @@ def project_euclidean(y: Tensor, sizes: Tensor, where: FeasibleSet, passes: int 
     Args:
         passes: as in `project_negentropy`, for each of the two times.
     """
+    if kernels.triton_for(y, row=y.shape[-1]):
+        from idn_torch.kernels.triton import projection as gpu
+
+        return gpu.project(y, sizes, where, "euclidean")
     if passes is None and kernels.compiled_for(y, y.numel()):
         return where.complete(_compiled("euclidean", y, sizes, where))
     choose = where.free & ~where.holds_all[..., None]

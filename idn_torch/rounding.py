@@ -85,6 +85,10 @@ def depround_kernel(y: Tensor, sizes: Tensor, uniforms: Tensor) -> Rounded:
     models = shape[-1]
     width = 1 << max(0, models - 1).bit_length()
     rows = shape[:-1].numel()
+    if kernels.triton_for(y, row=models):
+        from idn_torch.kernels.triton import rounding as gpu
+
+        return Rounded(*gpu.depround(y.expand(shape), sizes, uniforms))
     if kernels.compiled_for(y, shape.numel()):
         return _compiled(y.expand(shape), sizes, uniforms)
     y, sizes, uniforms = (tensor.expand(shape).reshape(rows, models) for tensor in (y, sizes, uniforms))
@@ -104,8 +108,8 @@ def _compiled(y: Tensor, sizes: Tensor, uniforms: Tensor) -> Rounded:
     kernels.use_threads()
     node_kernels.depround(
         y.reshape(-1, models).numpy(),
-        kernels.repeating_rows(sizes, lead),
-        kernels.repeating_rows(uniforms, lead),
+        kernels.repeating_rows(sizes, lead, models).numpy(),
+        kernels.repeating_rows(uniforms, lead, models).numpy(),
         x.view(-1, models).numpy(),
         residual.view(-1).numpy(),
     )

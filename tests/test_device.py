@@ -5,6 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 import idn_torch as idn
+from idn_torch import kernels
 from idn_torch.gain import gain_and_subgradient_kernel, potential_capacity_kernel
 from idn_torch.marginal import marginal_gains
 from idn_torch.serving import serve_kernel
@@ -29,9 +30,14 @@ def devices(value):
     return set().union(*map(devices, value)) if isinstance(value, tuple) else set()
 
 
+@pytest.mark.parametrize("path", ["torch", "triton"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_step_never_leaves_a_pretended_cuda_device(name, three_nodes):
+def test_a_step_never_leaves_a_pretended_cuda_device(monkeypatch, name, path, three_nodes):
     """Fake tensors raise where devices mix and where the host would wait for a value."""
+    if path == "torch":
+        monkeypatch.setattr(kernels, "TRITON_DEVICES", frozenset())
+    else:
+        pytest.importorskip("triton")
     problem = three_nodes.to(dtype=torch.float32)
     policy = POLICIES[name]
     state = policy.init(problem)

@@ -100,6 +100,19 @@ def test_projection_agrees(monkeypatch, seed, mirror_map, dtype):
     assert ((used - target).abs() <= 3 * torch.finfo(dtype).eps * target).all()
 
 
+@pytest.mark.parametrize("mirror_map", ["negentropy", "euclidean"])
+def test_each_argument_repeats_its_rows_its_own_way(monkeypatch, mirror_map):
+    generator = torch.Generator().manual_seed(0)
+    y, sizes = torch.rand(2, 4, 5, generator=generator), torch.rand(4, 5, generator=generator) + 1
+    budgets = torch.rand(2, 4, generator=generator) * 3 + 2
+    for ours in ((y, y, 1.0, sizes, budgets), (y[0], y, 1.0, sizes[0], budgets), (y, y[0, :, :1], 0.5, sizes, budgets)):
+        a, b = both(monkeypatch, idn.mirror_ascent_step, *ours, mirror_map=mirror_map)
+        assert close(b[0], a[0], torch.float32)
+    for ours in ((y, sizes[0], y[0]), (y, sizes, y[:, :, :1]), (y[0], sizes[:1], y)):
+        a, b = both(monkeypatch, depround_kernel, *ours)
+        assert torch.equal(a[0], b[0])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("slot", [None, 0, 2**31])
 def test_uniforms_agree_bit_for_bit(monkeypatch, slot, dtype):

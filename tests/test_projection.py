@@ -18,6 +18,7 @@ DTYPES = (torch.float32, torch.float64)
 def point(problem, seed, mirror_map, scale=3.0):
     rng = np.random.default_rng(seed)
     y = rng.normal(size=problem.shape) * scale
+    y = y.clip(-85, 85) if mirror_map == "negentropy" else y  # float32 ends at exp(88)
     return torch.as_tensor(np.exp(y) if mirror_map == "negentropy" else y, dtype=problem.dtype)
 
 

@@ -61,8 +61,9 @@ def simulate(
         record: "all" events (memory `5 E n` numbers a system); k for every k-th from 0; "last" for event E-1;
             "summary" for event E-1 and totals over all of them.
         max_drops: largest number of decreases in one event.
-        engine: "torch"; "numba" (CPU; compiled on first use, the events between recorded ones only); or "auto": numba
-            where it is installed, applies, and the run is long enough to pay for loading it. They differ by rounding.
+        engine: "torch"; "numba" (CPU; compiled on first use, the events between recorded ones only); or "auto": numba,
+            or on a GPU Triton (without u_max), where it is installed, applies, and the run is long enough to pay for
+            loading it. They differ by rounding.
 
     Returns:
         `Simulation`. Leading dims are those of all arguments broadcast; dtype and device those of alpha.

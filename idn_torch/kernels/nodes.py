@@ -31,21 +31,22 @@ def _used(point: Array, weight: Array, tau: float) -> tuple[float, float]:
 
 @_compiled
 def project_negentropy(log_y: Array, sizes: Array, free: Array, budget: Array, out: Array) -> None:
-    """The entropic projection of each row (N, M) at nodes that choose; rows of sizes, free, budget repeat.
+    """The entropic projection of each row (N, M) at nodes that choose; rows of sizes, free, budget (., 1) repeat.
 
     Writes the free entries of rows whose budget is >= 0; a negative budget marks a row to leave alone.
     """
     rows, models = log_y.shape
     for row in prange(rows):
-        node = row % sizes.shape[0]
-        if budget[node] < 0:
+        size, choice = sizes[row % sizes.shape[0]], free[row % free.shape[0]]
+        # Sizes leave it one by one: in float32 their roundings would add up.
+        left = np.float64(budget[row % budget.shape[0], 0])
+        if left < 0:
             continue
-        left = np.float64(budget[node])  # sizes leave it one by one: in float32 their roundings would add up
         index = np.empty(models, np.int32)
         weight = np.empty(models, log_y.dtype)
         count = 0
         for m in range(models):
-            if free[node, m]:
+            if choice[m]:
                 index[count] = m
                 count += 1
         while count > 0:
@@ -55,14 +56,14 @@ def project_negentropy(log_y: Array, sizes: Array, free: Array, budget: Array, o
             total = 0.0
             for i in range(count):
                 weight[i] = np.exp(log_y[row, index[i]] - top)
-                total += sizes[node, index[i]] * weight[i]
+                total += size[index[i]] * weight[i]
             scale = max(left, 0.0) / total
             kept = 0
             for i in range(count):
                 m = index[i]
                 if scale * weight[i] >= 1:
                     out[row, m] = 1
-                    left -= sizes[node, m]
+                    left -= size[m]
                 else:
                     out[row, m] = scale * weight[i]
                     index[kept] = m
@@ -80,16 +81,16 @@ def project_euclidean(y: Array, sizes: Array, free: Array, budget: Array, out: A
     on what the first left, as the torch code does.
     """
     for row in prange(y.shape[0]):
-        node = row % sizes.shape[0]
-        target = np.float64(budget[node])
-        index = np.flatnonzero(free[node])
+        size = sizes[row % sizes.shape[0]]
+        target = np.float64(budget[row % budget.shape[0], 0])
+        index = np.flatnonzero(free[row % free.shape[0]])
         if target < 0 or index.shape[0] == 0:
             continue
         point = np.empty(index.shape[0])
         weight = np.empty(index.shape[0])
         for i in range(index.shape[0]):
             point[i] = y[row, index[i]]
-            weight[i] = sizes[node, index[i]]
+            weight[i] = size[index[i]]
         for _ in range(2):
             low = ((point - 1) / weight).min()
             high = (point / weight).max()

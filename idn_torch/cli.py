@@ -101,8 +101,7 @@ def _task(cfg: DictConfig) -> float | None:
     except KeyboardInterrupt:
         begun = (Path(directory) / CHECKPOINT).is_file()
         _stop(f"interrupted; go on with: idn-torch resume={_shown(directory)}" if begun else "interrupted", 130)
-    print(run.render(summary))
-    print(f"\nrun directory: {_shown(directory)}")
+    _print(f"{run.render(summary)}\n\nrun directory: {_shown(directory)}")
     return run.objective(summary)
 
 
@@ -165,6 +164,14 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _print(text: str) -> None:
+    """To standard output, unless who reads it, such as `head`, has gone."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail again
 
 
 def _stop(line: str, code: int) -> NoReturn:

@@ -104,6 +104,7 @@ class _Run:
         bar.update(self.loop.slot - bar.n)
 
     def _finish(self) -> dict[str, Any]:
+        self.loop.tighten()
         summary = self._summary("finished")
         table = render(summary)
         log.info("finished\n%s", table)

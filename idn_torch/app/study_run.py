@@ -113,4 +113,5 @@ def _play(case: Case) -> dict[str, Any]:
         while loop.slot < experiment.slots:
             loop.step()
         loop.collect()
+        loop.tighten()
         return case_row(case, loop)

@@ -154,9 +154,12 @@ def _common_bound(loop: Loop) -> Tensor | None:
 
 def _shared_bound(loop: Loop) -> Tensor | None:
     """The bound with every model's capacity counted once, `(B,)`: nothing that a policy does has a part in it."""
-    if loop.bound.cuts.slots == 0:
+    if loop.slot == 0:
         return None
-    return loop.bound.bound(loop.experiment.problem).cpu().reshape(-1).expand(len(loop.experiment.instances.all))
+    bound = loop.bound.bound(loop.experiment.problem)
+    if loop.tighter is not None:
+        bound = torch.minimum(bound, loop.tighter.bound(loop.experiment.problem))
+    return bound.cpu().reshape(-1).expand(len(loop.experiment.instances.all))
 
 
 def _figures(
@@ -203,8 +206,8 @@ def _pick(columns: dict[str, Any], index: int) -> Figures:
 
 def _shadow_prices(loop: Loop) -> list[dict[str, Any]] | None:
     """What one more unit of budget would gain at each node, by the cuts of the bound; one entry for each alpha."""
-    cuts, problem = loop.bound.cuts, loop.experiment.problem
-    if cuts.slots == 0:
+    cuts, problem = (loop.tighter or loop.bound).cuts, loop.experiment.problem
+    if loop.slot == 0:
         return None
     left, right = (side.reshape(-1, len(problem.node_ids)).tolist() for side in shadow_prices(problem, cuts))
     by_alpha: dict[float | None, dict[str, Any]] = {}

@@ -29,6 +29,11 @@ def _used(point: Array, weight: Array, tau: float) -> tuple[float, float]:
     return used, steep
 
 
+# Weights are relative to the largest of an earlier pass: with the largest left above this, those that matter are far
+# from underflow in float32.
+_SMALLEST = 1e-8
+
+
 @_compiled
 def project_negentropy(log_y: Array, sizes: Array, free: Array, budget: Array, out: Array) -> None:
     """The entropic projection of each row (N, M) at nodes that choose; rows of sizes, free, budget (., 1) repeat.
@@ -49,16 +54,20 @@ def project_negentropy(log_y: Array, sizes: Array, free: Array, budget: Array, o
             if choice[m]:
                 index[count] = m
                 count += 1
+        peak = 0.0
         while count > 0:
-            top = log_y[row, index[0]]
-            for i in range(1, count):
-                top = max(top, log_y[row, index[i]])
+            if peak < _SMALLEST:  # else the weights of the pass before still have all their digits
+                top = log_y[row, index[0]]
+                for i in range(1, count):
+                    top = max(top, log_y[row, index[i]])
+                for i in range(count):
+                    weight[i] = np.exp(log_y[row, index[i]] - top)
             total = 0.0
             for i in range(count):
-                weight[i] = np.exp(log_y[row, index[i]] - top)
                 total += size[index[i]] * weight[i]
             scale = max(left, 0.0) / total
             kept = 0
+            peak = 0.0
             for i in range(count):
                 m = index[i]
                 if scale * weight[i] >= 1:
@@ -66,7 +75,8 @@ def project_negentropy(log_y: Array, sizes: Array, free: Array, budget: Array, o
                     left -= size[m]
                 else:
                     out[row, m] = scale * weight[i]
-                    index[kept] = m
+                    index[kept], weight[kept] = m, weight[i]
+                    peak = max(peak, weight[kept])
                     kept += 1
             if kept == count:
                 break

@@ -14,7 +14,7 @@ from idn_torch.problem import Problem
 from idn_torch.rounding import depround_kernel
 from idn_torch.serving import DISCIPLINES, serve_kernel
 from idn_torch.shapes import broadcast_shapes
-from idn_torch.shared.local_search import Levels, evaluate, find_levels, most_models, pick, refill, ruin_and_recreate
+from idn_torch.shared.local_search import Levels, evaluate, fill, find_levels, most_models, pick, ruin_and_recreate
 
 __all__ = ["Incumbent", "IncumbentState"]
 
@@ -96,12 +96,17 @@ class Incumbent:
         if state.slot == 0:
             bare = problem.repository | (problem.feasible.free & problem.feasible.holds_all[:, None])
             built = evaluate(problem, r, bare.to(start.dtype).expand(start.shape).contiguous(), *how)
-            built = refill(problem, r, built, None, _GREEDY_ROUNDS, state.greedy, *how)
-            standing = pick(built.gain > standing.gain, built, standing)
+            for _ in range(_GREEDY_ROUNDS):
+                x = fill(problem, built.x, built.marginals.add, None, state.greedy)
+                built = evaluate(problem, r, x, *how)
         else:
-            filled = refill(problem, r, standing, None, 1, 1, *how)
-            standing = pick(filled.gain > standing.gain, filled, standing)
+            x = fill(problem, standing.x, standing.marginals.add)
+            built = evaluate(problem, r, x, *how)
+        standing = pick(built.gain > standing.gain, built, standing)
         numbers = uniforms(state.seed, problem.shape[0], max(1, self.moves), state.slot, problem.dtype)
+        x, gain = standing.x, standing.gain
         for move in range(self.moves):
-            standing = ruin_and_recreate(problem, state.levels, r, standing, numbers[..., move], *how)
-        return state._replace(slot=state.slot + 1, x=standing.x), standing.gain
+            if move > 0:
+                standing = evaluate(problem, r, x, *how)
+            x, gain = ruin_and_recreate(problem, state.levels, r, standing, numbers[..., move], *how)
+        return state._replace(slot=state.slot + 1, x=x), gain

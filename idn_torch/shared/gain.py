@@ -299,7 +299,7 @@ def _compiled(
     from idn_torch.shared import compiled
 
     closed, slope = torch.zeros_like(nu), torch.zeros_like(mu)
-    scratch = mu.new_zeros(*mu.shape, compiled.SCRATCH, dtype=torch.float64)
+    scratch = mu.new_empty(*mu.shape, compiled.SCRATCH)
     compiled.primal_dual(
         *owners(problem, batch.numel()),
         *map(kernels.rows, (*flat_tables(problem, batch), r, y)),

@@ -17,11 +17,12 @@ Array = NDArray[Any]
 # What an option's row of the scratch array holds, together, so that an entry costs one cache line: while the prices are
 # sought, and while they are closed.
 _MU, _Y, _LOAD, _REACH = range(4)
-_PRICE, _SURPLUS, _MASS, _HIGH = 0, 2, 3, 4
-SCRATCH = 5
+_PRICE, _LOW, _SURPLUS, _MASS, _SURPLUS_0, _MASS_0 = range(6)
+SCRATCH = 6
 
 _compiled: Any = njit(parallel=True, cache=True, nogil=True)
 _inner: Any = njit(cache=True, nogil=True)
+_sums: Any = njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})  # in vectors
 
 
 @_compiled
@@ -66,9 +67,9 @@ def primal_dual(
             for m in own:
                 o = v * models + m
                 mu[b, o] = at[o, _MU]
-                at[o, _MASS], at[o, _SURPLUS], at[o, _HIGH] = 0, 0, 0
-        _close_nu(owner, worker, *tables, requests, passes, nu[b], closed[b], at)
-        _close_mu(owner, worker, own, models, *tables, requests, capacity, passes, mu[b], closed[b], at, slope[b])
+                at[o, _MASS], at[o, _SURPLUS], at[o, _MASS_0], at[o, _SURPLUS_0] = 0, 0, 0, 0
+        asks = _close_nu(owner, worker, *tables, requests, passes, nu[b], closed[b], at)
+        _close_mu(owner, worker, own, models, *tables, requests, capacity, asks, passes, closed[b], at, slope[b])
 
 
 @_inner
@@ -90,33 +91,33 @@ def _iterate(
 ) -> None:
     types = cost.shape[0]
     used = np.empty(types, np.int32)  # no flow from this rank on
+    # Bare numbers are doubles: they would turn float32 arithmetic into float64, at twice the time.
+    number = np.array([0.5 * w, 0.0]).astype(cost.dtype)
+    half, zero = number[0], number[1]
     for turn in range(iterations):
         for rho in range(types):
             if owner[rho] != worker:
                 continue
             last = first[rho]
-            gamma_rep = cost[rho, last]
             price, requests = nu[rho], r[rho]
-            total = 0.0
+            limit = cost[rho, last] - price
+            total = zero
             if turn == 0:
                 used[rho] = last
                 for k in range(last):
                     at[option[rho, k], _REACH] += requests
             end = 0
             for k in range(last):
-                worth = gamma_rep - cost[rho, k] - price
+                worth = limit - cost[rho, k]
                 if worth <= 0 and k >= used[rho]:
                     break  # costs rise and mu >= 0: no later rank gets a flow
                 o = option[rho, k]
                 before = flow[rho, k]
-                worth -= at[o, _MU]
-                if worth <= 0 and before == 0:
-                    continue
-                after = min(max(before + 0.5 * w * worth, 0.0), at[o, _Y])
+                after = min(max(before + half * (worth - at[o, _MU]), zero), at[o, _Y])
                 flow[rho, k] = after
                 if after > 0:
                     end = k + 1
-                ahead = 2 * after - before
+                ahead = after + after - before
                 total += ahead
                 at[o, _LOAD] += requests * ahead
             used[rho] = end
@@ -128,6 +129,18 @@ def _iterate(
                     over = at[o, _LOAD] - capacity[o] * at[o, _Y]
                     at[o, _MU] = max(at[o, _MU] + over / (at[o, _REACH] * w), 0.0)
                     at[o, _LOAD] = 0
+
+
+@_sums
+def _above(value: Array, share: Array, count: int, price: float) -> tuple[float, float]:
+    """What of the first `count` is worth more than a price: how much, and its surplus."""
+    mass = surplus = 0.0
+    for i in range(count):
+        more = value[i] - price
+        part = share[i] if more > 0 else 0.0
+        mass += part
+        surplus += part * more
+    return mass, surplus
 
 
 @_inner
@@ -142,16 +155,20 @@ def _close_nu(
     nu: Array,
     closed: Array,
     at: Array,
-) -> None:
-    """The best nu of each type for these mu; at each option what its types want of it for nothing at these nu."""
+) -> int:
+    """The best nu of each type for these mu; at each option what types ask of it then, for nothing and at its mu.
+
+    Returns the number of pairs of a type and an option that it asks for.
+    """
     types, ranks = cost.shape
     value, share = np.empty(ranks), np.empty(ranks)
+    asks = 0
     for rho in range(types):
         if owner[rho] != worker:
             continue
         last = first[rho]
         gamma_rep = cost[rho, last]
-        low = high = mass = surplus = 0.0
+        low = high = 0.0
         count = 0
         for k in range(last):
             o = option[rho, k]
@@ -160,17 +177,12 @@ def _close_nu(
                 value[count], share[count] = worth, at[o, _Y]
                 count += 1
                 high = max(high, worth)
-                mass += at[o, _Y]
-                surplus += at[o, _Y] * worth
+        mass, surplus = _above(value, share, count, 0.0)
         if mass > 1:
             low_height, low_slope, high_height, high_slope = surplus, 1 - mass, high, 1.0
             price = min(nu[rho], high)
             for _ in range(passes):
-                mass = surplus = 0.0
-                for i in range(count):
-                    if value[i] > price:
-                        mass += share[i]
-                        surplus += share[i] * (value[i] - price)
+                mass, surplus = _above(value, share, count, price)
                 if mass > 1:
                     low, low_height, low_slope = price, price + surplus, 1 - mass
                 else:
@@ -187,9 +199,13 @@ def _close_nu(
             if above <= 0:
                 break  # costs rise: no later rank is worth its price either
             o = option[rho, k]
-            at[o, _MASS] += requests
-            at[o, _SURPLUS] += requests * above
-            at[o, _HIGH] = max(at[o, _HIGH], above)
+            at[o, _MASS_0] += requests
+            at[o, _SURPLUS_0] += requests * above
+            if above > at[o, _MU]:
+                at[o, _MASS] += requests
+                at[o, _SURPLUS] += requests * (above - at[o, _MU])
+            asks += 1
+    return asks
 
 
 @_inner
@@ -203,83 +219,75 @@ def _close_mu(
     first: Array,
     r: Array,
     capacity: Array,
+    asks: int,
     passes: int,
-    mu: Array,
     closed: Array,
     at: Array,
     slope: Array,
 ) -> None:
     """The best mu of each option for the closed nu: what the bound rises by with y."""
-    number = np.empty(capacity.shape[0], np.int32)
-    count = entries = 0
+    count = 0
     for first_option in range(0, capacity.shape[0], models):
         for m in own:
             o = first_option + m
-            if at[o, _MASS] <= capacity[o]:
-                slope[o] = at[o, _SURPLUS]
-                at[o, _PRICE] = np.inf  # capacity to spare: 0 is the best price, and nobody asks again
+            if at[o, _MASS_0] <= capacity[o]:
+                slope[o] = at[o, _SURPLUS_0]
+                at[o, _PRICE] = at[o, _LOW] = np.inf  # capacity to spare: 0 is the best price, and nobody asks again
             else:
-                number[o] = count
-                at[o, _PRICE] = min(mu[o], at[o, _HIGH])
                 count += 1
-    # Price, height and slope of the bound at either end of a scarce option's bracket, and the price to try next.
-    option_of = np.empty(count, np.int64)
-    low, low_at, low_bend = np.zeros(count), np.empty(count), np.empty(count)
-    high, high_at, high_bend = np.empty(count), np.empty(count), np.empty(count)
-    price = np.empty(count)
+    # Tangents at either end of a scarce option's bracket, price -> height + bend * price, and the least height seen.
+    scarce, least = np.empty(count, np.int64), np.empty(count)
+    low, low_height, low_bend = np.zeros(count), np.empty(count), np.empty(count)
+    high, high_height, high_bend = np.full(count, np.inf), np.zeros(count), np.empty(count)
+    i = 0
     for first_option in range(0, capacity.shape[0], models):
         for m in own:
             o = first_option + m
             if at[o, _PRICE] < np.inf:
-                i = number[o]
-                full = capacity[o]
-                option_of[i], price[i], high[i] = o, at[o, _PRICE], at[o, _HIGH]
-                low_at[i], low_bend[i] = at[o, _SURPLUS], full - at[o, _MASS]
-                high_at[i], high_bend[i] = full * at[o, _HIGH], full
+                scarce[i], least[i] = o, at[o, _SURPLUS_0]
+                low_height[i], low_bend[i] = at[o, _SURPLUS_0], capacity[o] - at[o, _MASS_0]
+                high_bend[i] = capacity[o]
+                i += 1
 
     # Who asks for scarce options, (option, type's requests, worth), read once: the tables are large.
-    asked, amount, value = np.empty(1024, np.int32), np.empty(1024, r.dtype), np.empty(1024, cost.dtype)
-    for rho in range(cost.shape[0]):
-        if owner[rho] != worker or r[rho] <= 0:
-            continue
-        best = cost[rho, first[rho]] - closed[rho]
-        for k in range(first[rho]):
-            above = best - cost[rho, k]
-            if above <= 0:
-                break
-            o = option[rho, k]
-            if at[o, _PRICE] < np.inf:
-                if entries == asked.shape[0]:
-                    asked, amount, value = _longer(asked), _longer(amount), _longer(value)
-                asked[entries], amount[entries], value[entries] = number[o], r[rho], above
-                entries += 1
-
-    mass, surplus = np.empty(count), np.empty(count)
-    for _ in range(passes):
-        mass[:] = 0
-        surplus[:] = 0
-        for e in range(entries):
-            i = asked[e]
-            above = value[e] - price[i]
-            if above > 0:
-                mass[i] += amount[e]
-                surplus[i] += amount[e] * above
+    asked, amount, value = np.empty(asks, np.int32), np.empty(asks, r.dtype), np.empty(asks, cost.dtype)
+    entries = 0
+    for turn in range(passes):
+        if turn == 1:
+            for rho in range(cost.shape[0]):
+                if owner[rho] != worker or r[rho] <= 0:
+                    continue
+                best = cost[rho, first[rho]] - closed[rho]
+                for k in range(first[rho]):
+                    above = best - cost[rho, k]
+                    if above <= 0:
+                        break
+                    o = option[rho, k]
+                    if above > at[o, _PRICE]:
+                        at[o, _MASS] += r[rho]
+                        at[o, _SURPLUS] += r[rho] * (above - at[o, _PRICE])
+                    if above > at[o, _LOW]:
+                        asked[entries], amount[entries], value[entries] = o, r[rho], above
+                        entries += 1
+        elif turn > 1:
+            for e in range(entries):
+                o = asked[e]
+                above = value[e] - at[o, _PRICE]
+                if above > 0:
+                    at[o, _MASS] += amount[e]
+                    at[o, _SURPLUS] += amount[e] * above
         for i in range(count):
-            full = capacity[option_of[i]]
-            height = full * price[i] + surplus[i]
-            bend = full - mass[i]
+            o = scarce[i]
+            price, surplus, bend = at[o, _PRICE], at[o, _SURPLUS], capacity[o] - at[o, _MASS]
+            least[i] = min(least[i], surplus + capacity[o] * price)
+            height = surplus + at[o, _MASS] * price
             if bend < 0:
-                low[i], low_at[i], low_bend[i] = price[i], height, bend
+                low[i], low_height[i], low_bend[i] = price, height, bend
             else:
-                high[i], high_at[i], high_bend[i] = price[i], height, bend
-            cross = high_at[i] - low_at[i] + low_bend[i] * low[i] - high_bend[i] * high[i]
-            price[i] = min(max(cross / (low_bend[i] - high_bend[i]), low[i]), high[i])
+                high[i], high_height[i], high_bend[i] = price, height, bend
+            price = (high_height[i] - low_height[i]) / (low_bend[i] - high_bend[i])
+            at[o, _PRICE] = min(max(price, low[i]), high[i])
+            at[o, _LOW] = low[i]
+            at[o, _MASS] = at[o, _SURPLUS] = 0
     for i in range(count):
-        slope[option_of[i]] = min(low_at[i], high_at[i])
-
-
-@_inner
-def _longer(values: Array) -> Array:
-    out = np.empty(2 * values.shape[0], values.dtype)
-    out[: values.shape[0]] = values
-    return out
+        slope[scarce[i]] = least[i]

@@ -165,7 +165,7 @@ def evaluate(
     slack: Array,
     able: Array,
     everything: bool,
-    around: bool,
+    around: int,
     capacity: Array,
     load: Array,
     mass: Array,
@@ -174,11 +174,11 @@ def evaluate(
     saved: Array,
     gain: Array,
 ) -> None:
-    """Gain of each type, saved (B, R), and task, gain (B, N) float64; around: the marginals too.
+    """Gain of each type, saved (B, R), and task, gain (B, N) float64; around = 1: add too, around = 2: add and loss.
 
-    All of the arrays from load (B, V*M) on are zeroed. Without `around` mass, add and loss are not touched; add is taken
-    of the models that are able and fit at the nodes where into (B or 1, V) is True, or of everything not loaded.
-    `marginals.shared_marginals` has the formulas.
+    All of the arrays from load (B, V*M) on are zeroed. add is taken of the models that are able and fit at the nodes
+    where into (B or 1, V) is True, or of everything not loaded. add and mass (B or 1, V*M): one row where no node is in
+    two rows of into. `marginals.shared_marginals` has the formulas.
     """
     types = cost.shape[1]
     models = model_owner.shape[0]
@@ -186,7 +186,7 @@ def evaluate(
     for work in prange(load.shape[0] * workers):
         b, worker = work // workers, work % workers
         bc, br, bx = b % cost.shape[0], b % r.shape[0], b % x.shape[0]
-        bo, bi = b % order.shape[0], b % into.shape[0]
+        bo, bi, ba = b % order.shape[0], b % into.shape[0], b % add.shape[0]
         gammas, options, repository = cost[bc], option[bc], first[bc]
         tail = np.full(types, -1, np.int32)
         if fair:
@@ -207,7 +207,7 @@ def evaluate(
                 entry = before[entry]
             saved[b, rho] = total
             gain[b, type_task[rho]] += total
-        if not around:
+        if around == 0:
             continue
 
         kind = np.zeros(nodes * models, np.uint8)
@@ -248,13 +248,14 @@ def evaluate(
                     continue
                 saving = gamma_rep - gammas[rho, k]
                 if what == _WANTED:
-                    add[b, o] += max(saving * behind - kept, 0.0)
-                    mass[b, o] += behind
+                    add[ba, o] += max(saving * behind - kept, 0.0)
+                    mass[ba, o] += behind
                     continue
                 if entry >= 0 and rank[entry] == k:
                     here = amount[entry]
                     entry = before[entry]
-                    loss[b, o] += here * (saving - fallback)
+                    if around > 1:
+                        loss[b, o] += here * (saving - fallback)
                     behind += here
                     kept += here * saving
                 if what == _OPEN:
@@ -262,8 +263,8 @@ def evaluate(
         for v in range(nodes):
             for m in range(models):
                 o = v * models + m
-                if model_owner[m] == worker and mass[b, o] > capacity[o]:
-                    add[b, o] *= capacity[o] / mass[b, o]
+                if kind[o] == _WANTED and mass[ba, o] > capacity[o]:
+                    add[ba, o] *= capacity[o] / mass[ba, o]
 
 
 @_compiled

@@ -12,6 +12,7 @@ from idn_torch.infida import free_room
 from idn_torch.problem import Problem
 from idn_torch.shared.marginals import (
     Marginals,
+    add_in_groups,
     choices,
     realised_gain,
     room_arrays,
@@ -192,18 +193,17 @@ def ruin_and_recreate(
 
     groups = len(levels.visited)
     here = levels.level == torch.arange(groups, device=r.device)[:, None]  # (G, V)
-    here = here.view(groups, *ones, nodes)
-    own = levels.level.view(1, *ones, nodes, 1).expand(1, *batch, nodes, models)
+    wide = here.view(groups, *ones, nodes, 1)
+    loaded = standing.x > 0.5
     for _ in range(min(_REFILL, problem.fill_rounds)):
-        tried = torch.where(here[..., None], rows, standing.x)
-        _, around = serve_and_marginals(problem, r, tried, *how, here.expand(groups, *batch, nodes))
         # A node's row only depends on what its own level tries.
-        rows = fill(problem, rows, around.add.gather(0, own)[0], None)
-    _, saved = saved_by_type(problem, r, torch.where(here[..., None], rows, standing.x), *how)
+        add = add_in_groups(problem, r, torch.where(wide, rows > 0.5, loaded), here, *how)
+        rows = fill(problem, rows, add)
+    _, saved = saved_by_type(problem, r, torch.where(wide, rows > 0.5, loaded), *how)
     change = saved - standing.marginals.saved  # (G, ..., R)
     through = change.new_zeros(*change.shape[:-1], nodes + 1)
     through.scatter_add_(-1, levels.visited.view(groups, *ones, -1).expand(change.shape), change)
-    pays = (through[..., :-1] > 0) & here
+    pays = (through[..., :-1] > 0) & wide[..., 0]
 
     parity = levels.level % 2
     take = torch.stack((parity >= 0, parity == 0, parity == 1)).view(3, *ones, nodes) & pays.any(0)

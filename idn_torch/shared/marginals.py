@@ -16,6 +16,7 @@ from idn_torch.shared.workers import compiled_for, owners
 
 __all__ = [
     "Marginals",
+    "add_in_groups",
     "choices",
     "realised_gain",
     "room_arrays",
@@ -61,7 +62,7 @@ def saved_by_type(
 ) -> tuple[Tensor, Tensor]:
     """`realised_gain` and each type's part of it, `(..., R)`."""
     if _compiles(problem, r, x, order, rounds):
-        gain, around = _compiled(problem, r, x, discipline, order, None, False)
+        gain, around = _compiled(problem, r, x, discipline, order, None, 0)
         return gain, around.saved
     batch, served, _, gain = _serve(problem, r, x, discipline, order, rounds)
     cost, _, first = flat_tables(problem, batch)
@@ -87,7 +88,7 @@ def serve_and_marginals(
             that x leaves and is neither on every feasible allocation nor on none. Of every model when None.
     """
     if _compiles(problem, r, x, order, rounds):
-        return _compiled(problem, r, x, discipline, order, into, True)
+        return _compiled(problem, r, x, discipline, order, into, 2)
     batch, served, load, gain = _serve(problem, r, x, discipline, order, rounds)
     served, load = served.view(*batch, *served.shape[1:]), load.view(*batch, *problem.shape)
     around = shared_marginals(problem, r, x, served, load)
@@ -95,6 +96,30 @@ def serve_and_marginals(
         fits = problem.sizes <= free_room(problem, x)[..., None]
         around = around._replace(add=torch.where(choices(problem) & fits & into[..., None], around.add, 0.0))
     return gain.to(r.dtype).view(batch), around
+
+
+def add_in_groups(
+    problem: Problem,
+    r: Tensor,
+    x: Tensor,
+    into: Tensor,
+    discipline: str = "fcfs",
+    order: Tensor | None = None,
+    rounds: int | None = None,
+) -> Tensor:
+    """`Marginals.add` of several allocations at once, each into nodes of its own.
+
+    Args:
+        x: of each group, `(G, ..., V, M)`.
+        into: its nodes, `(G, V)` bool; no node is in two groups.
+
+    Returns:
+        At every node what its group's allocation gives, `(..., V, M)`.
+    """
+    into = into.view(into.shape[0], *(1,) * (x.ndim - 3), into.shape[1])
+    if _compiles(problem, r, x, order, rounds):
+        return _compiled(problem, r, x, discipline, order, into, 1)[1].add
+    return serve_and_marginals(problem, r, x, discipline, order, rounds, into)[1].add.sum(0)
 
 
 def choices(problem: Problem) -> Tensor:
@@ -122,9 +147,9 @@ def _compiles(problem: Problem, r: Tensor, x: Tensor, order: Tensor | None, roun
 
 
 def _compiled(
-    problem: Problem, r: Tensor, x: Tensor, discipline: str, order: Tensor | None, into: Tensor | None, around: bool
+    problem: Problem, r: Tensor, x: Tensor, discipline: str, order: Tensor | None, into: Tensor | None, around: int
 ) -> tuple[Tensor, Marginals]:
-    """`serve_and_marginals`; without `around` the saved requests only, and nothing under the other names."""
+    """`serve_and_marginals` if around is 2. If 1 as in `add_in_groups`, without loss; if 0 without either."""
     from idn_torch.shared import compiled_search
 
     nodes, models = problem.shape
@@ -132,8 +157,10 @@ def _compiled(
     everywhere = torch.ones(nodes, dtype=torch.bool) if into is None else into
     batch, (r, x, order, everywhere) = flat_batch(problem, (r, 1), (x, 2), (order, 1), (everywhere, 1))
     size, options = batch.numel(), nodes * models
+    lead = batch[1:] if around == 1 else batch
     load = r.new_zeros(size, options)
-    mass, add, loss = (r.new_zeros(size, options if around else 0) for _ in range(3))
+    mass, add = (r.new_zeros(lead.numel(), options if around else 0) for _ in range(2))
+    loss = r.new_zeros(size, options if around > 1 else 0)
     saved = r.new_zeros(size, r.shape[-1])
     gain = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
     compiled_search.evaluate(
@@ -147,8 +174,12 @@ def _compiled(
         problem.capacity.flatten().numpy(),
         *(t.numpy() for t in (load, mass, add, loss, saved, gain)),
     )
-    shape = (*batch, nodes, models if around else 0)
-    return gain.sum(-1).to(r.dtype).view(batch), Marginals(add.view(shape), loss.view(shape), saved.view(*batch, -1))
+    around_x = Marginals(
+        add.view(*lead, nodes, models if around else 0),
+        loss.view(*batch, nodes, models if around > 1 else 0),
+        saved.view(*batch, -1),
+    )
+    return gain.sum(-1).to(r.dtype).view(batch), around_x
 
 
 def room_arrays(problem: Problem) -> tuple[NDArray[Any], ...]:

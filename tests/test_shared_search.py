@@ -10,8 +10,9 @@ import idn_torch as idn
 from idn_torch import generators, kernels
 from idn_torch.philox import uniforms
 from idn_torch.serving import serve_kernel
-from idn_torch.shared.local_search import evaluate, fill, find_levels, most_models, ruin_and_recreate
+from idn_torch.shared.local_search import evaluate, fill, find_levels, most_models
 from idn_torch.shared.marginals import realised_gain, saved_by_type, serve_and_marginals, shared_marginals
+from idn_torch.shared.moves import ruin_and_recreate
 from tests.instances import close, random_allocation, random_problem
 from tests.pretend import pretended, pretended_cuda
 from tests.shared_oracle import entries
@@ -161,7 +162,7 @@ def test_a_move_never_loses_and_keeps_to_the_budgets(seed, discipline):
     standing = evaluate(problem, r, feasible(problem, seed), discipline)
     for move in range(5):
         number = uniforms(torch.tensor(seed), 8, 1, slot=move)[..., 0]
-        x, gain = ruin_and_recreate(problem, levels, r, standing, number, discipline)
+        x, gain, _ = ruin_and_recreate(problem, levels, r, standing, number, discipline)
         assert within_budgets(problem, x)
         assert gain >= standing.gain
         assert close(gain, idn.serve(problem, r, x, discipline).gain)
@@ -186,10 +187,10 @@ def test_batched_moves_equal_the_loop():
     r, levels = problem.requests[0], find_levels(problem)
     x = torch.stack([feasible(problem, s) for s in range(4)]).view(2, 2, *problem.shape)
     number = torch.rand(2, 2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    together, gains = ruin_and_recreate(problem, levels, r, evaluate(problem, r, x), number)
+    together, gains, _ = ruin_and_recreate(problem, levels, r, evaluate(problem, r, x), number)
     for i in range(2):
         for j in range(2):
-            alone, gain = ruin_and_recreate(problem, levels, r, evaluate(problem, r, x[i, j]), number[i, j])
+            alone, gain, _ = ruin_and_recreate(problem, levels, r, evaluate(problem, r, x[i, j]), number[i, j])
             assert torch.equal(together[i, j], alone)
             assert close(gains[i, j], gain)
 
@@ -258,6 +259,6 @@ def test_a_move_stays_on_a_pretended_device(three_nodes):
     with pretended_cuda():
         there, r, groups = pretended(problem), pretended(problem.requests)[0], pretended(levels)
         standing = evaluate(there, r, pretended(problem.sizes), rounds=6)
-        moved = ruin_and_recreate(there, groups, r, standing, pretended(problem.budgets), rounds=6)
+        moved = ruin_and_recreate(there, groups, r, standing, pretended(problem.budgets), "fcfs", None, 6)
         assert {t.device.type for t in moved} == {"cuda"}
         assert moved[0].shape == problem.shape

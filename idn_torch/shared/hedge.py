@@ -14,12 +14,16 @@ from idn_torch.philox import uniforms
 from idn_torch.problem import Problem
 from idn_torch.serving import DISCIPLINES, serve_kernel
 from idn_torch.shapes import broadcast_shapes
-from idn_torch.shared.incumbent import Incumbent, IncumbentState
+from idn_torch.shared.incumbent import Incumbent, IncumbentState, even_requests
 from idn_torch.shared.local_search import select
 from idn_torch.shared.marginals import realised_gain
 from idn_torch.shared.policy import Shared, SharedState
 
 __all__ = ["Master", "MasterState", "follow", "hedge_weights"]
+
+# Size of the guess at the first slot, in requests times latency units: small beside any gain, so that it does not
+# count as a surprise later.
+_FIRST_GUESS = 1e-6
 
 
 class MasterState(NamedTuple):
@@ -65,7 +69,8 @@ class Master:
     One uniform number, fixed for the run, draws the expert, so that the master rarely switches.
 
     Experts: a mirror ascent on the shared-capacity gain for each of `weights`, all in one batch; the incumbent, whose
-    search starts in every slot from the expert that did best there; and other policies.
+    search starts in every slot from the expert that did best there, with the others' allocations as proposals; and
+    other policies.
 
     Attributes:
         weights: of the sampled marginals, one `Shared` expert for each; none when empty.
@@ -132,7 +137,10 @@ class Master:
         state = MasterState(
             0, uniform, uniform, shared, incumbent, others, totals, totals, totals.new_zeros(shape), uniform
         )
-        return self._decide(state)
+        # Nothing gained yet, so that any guess, however small, decides: only the order of these numbers matters.
+        guess = realised_gain(problem, even_requests(problem), torch.stack(_allocations(state)), self.discipline)
+        guess = guess.double()
+        return self._decide(state._replace(expected=_FIRST_GUESS * guess / guess.amax(0).clamp(min=1)))
 
     def step(
         self, problem: Problem, state: MasterState, r: Tensor, order: Tensor | None = None, rounds: int | None = None
@@ -162,8 +170,11 @@ class Master:
         if state.incumbent is not None:
             own = self.names.index("incumbent")
             gains.insert(own, expected[own])
-            start = select(self._best(expected), candidates)
-            incumbent, found = self._incumbent().improve(problem, state.incumbent, r, start, order, rounds)
+            best, experts = self._best(expected), len(candidates)
+            start, *rest = (select((best + i) % experts, candidates) for i in range(experts))
+            incumbent, found = self._incumbent().improve(
+                problem, state.incumbent, r, start, order, rounds, torch.stack(rest) if rest else None
+            )
             following = following._replace(incumbent=incumbent)
             expected = torch.cat((expected[:own], found.double()[None], expected[own + 1 :]))
         gained = torch.stack(gains).double()

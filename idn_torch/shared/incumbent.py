@@ -7,19 +7,21 @@ import torch
 from torch import Tensor
 
 from idn_torch.errors import InputError
-from idn_torch.infida import Slot, drop_overshoot
-from idn_torch.mirror import first_allocation
+from idn_torch.infida import Slot
 from idn_torch.philox import uniforms
 from idn_torch.problem import Problem
-from idn_torch.rounding import depround_kernel
 from idn_torch.serving import DISCIPLINES, serve_kernel
 from idn_torch.shapes import broadcast_shapes
-from idn_torch.shared.local_search import Levels, evaluate, fill, find_levels, most_models, pick, ruin_and_recreate
+from idn_torch.shared.local_search import Levels, build, evaluate, fill, find_levels, most_models, pick
+from idn_torch.shared.marginals import choices, saved_by_type
+from idn_torch.shared.moves import Realised, adopt, ruin_and_recreate
 
-__all__ = ["Incumbent", "IncumbentState"]
+__all__ = ["Incumbent", "IncumbentState", "even_requests"]
 
 # Rounds of the greedy start: more load fewer models at a time, on fresher marginals.
 _GREEDY_ROUNDS = 16
+# Far beyond any capacity that could bind, and a count in every dtype.
+_MOST_REQUESTS = 1e6
 
 
 class IncumbentState(NamedTuple):
@@ -65,14 +67,14 @@ class Incumbent:
             raise InputError(f"moves is {self.moves}; it must be at least 0")
 
     def init(self, problem: Problem, seed: Tensor | int = 0, batch: tuple[int, ...] = ()) -> IncumbentState:
-        """x_1, a rounding of an even allocation: nothing is known of the requests yet. As `Infida.init`."""
+        """x_1, built for `even_requests`: nothing is known of the real ones yet. As `Infida.init`."""
         key = torch.as_tensor(seed, dtype=torch.int64, device=problem.device)
         shape = broadcast_shapes(batch, key.shape, problem.ranked.cost.shape[:-2])
         key = key.expand(shape).contiguous()
-        y = first_allocation(problem.sizes, problem.feasible, "negentropy")
-        rounded = depround_kernel(y, problem.sizes, uniforms(key, *problem.shape, dtype=problem.dtype))
         several = -(-most_models(problem) // _GREEDY_ROUNDS)
-        return IncumbentState(0, drop_overshoot(problem, *rounded), key, find_levels(problem), several)
+        x = _bare(problem, problem.sizes.expand(*shape, *problem.shape))
+        x = build(problem, even_requests(problem), x, _GREEDY_ROUNDS, several, self.discipline)
+        return IncumbentState(0, x, key, find_levels(problem), several)
 
     def step(
         self, problem: Problem, state: IncumbentState, r: Tensor, order: Tensor | None = None, rounds: int | None = None
@@ -89,24 +91,44 @@ class Incumbent:
         start: Tensor,
         order: Tensor | None = None,
         rounds: int | None = None,
+        proposals: Tensor | None = None,
     ) -> tuple[IncumbentState, Tensor]:
-        """The search of one slot, from any allocation `(..., V, M)`; also what it gains on these requests, `(...)`."""
+        """The search of one slot, from any allocation `(..., V, M)`; also what it gains on these requests, `(...)`.
+
+        Args:
+            proposals: allocations `(P, ..., V, M)` that nodes may take over first.
+        """
         how = (self.discipline, order, rounds)
+        if proposals is not None:
+            begun = Realised(start, *saved_by_type(problem, r, start, *how))
+            start = adopt(problem, state.levels, r, begun, proposals, *how).x
         standing = evaluate(problem, r, start, *how)
         if state.slot == 0:
-            bare = problem.repository | (problem.feasible.free & problem.feasible.holds_all[:, None])
-            built = evaluate(problem, r, bare.to(start.dtype).expand(start.shape).contiguous(), *how)
-            for _ in range(_GREEDY_ROUNDS):
-                x = fill(problem, built.x, built.marginals.add, None, state.greedy)
-                built = evaluate(problem, r, x, *how)
+            x = build(problem, r, _bare(problem, start), _GREEDY_ROUNDS, state.greedy, *how)
         else:
-            x = fill(problem, standing.x, standing.marginals.add)
-            built = evaluate(problem, r, x, *how)
-        standing = pick(built.gain > standing.gain, built, standing)
+            x = fill(problem, start, standing.marginals.add)
+        filled = evaluate(problem, r, x, *how)
+        standing = pick(filled.gain > standing.gain, filled, standing)
         numbers = uniforms(state.seed, problem.shape[0], max(1, self.moves), state.slot, problem.dtype)
         x, gain = standing.x, standing.gain
         for move in range(self.moves):
             if move > 0:
                 standing = evaluate(problem, r, x, *how)
-            x, gain = ruin_and_recreate(problem, state.levels, r, standing, numbers[..., move], *how)
+            x, gain, _ = ruin_and_recreate(problem, state.levels, r, standing, numbers[..., move], *how)
         return state._replace(slot=state.slot + 1, x=x), gain
+
+
+def even_requests(problem: Problem) -> Tensor:
+    """A guess before anything is known, `(R,)`: every type asks for what a model serves in a slot. Runs on the host.
+
+    Few requests would leave capacities out of account, very many would leave all but the costs out.
+    """
+    able = choices(problem)
+    amount = float(problem.capacity[able].double().mean()) if bool(able.any()) else 0.0
+    return problem.ranked.cost.new_full((len(problem.type_ids),), float(round(min(amount, _MOST_REQUESTS))))
+
+
+def _bare(problem: Problem, like: Tensor) -> Tensor:
+    """Nothing but what every allocation holds, `(..., V, M)`."""
+    always = problem.repository | (problem.feasible.free & problem.feasible.holds_all[:, None])
+    return always.to(like.dtype).expand(like.shape).contiguous()

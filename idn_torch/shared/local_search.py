@@ -1,7 +1,7 @@
-"""Ruin and recreate: better integral allocations under contention, many nodes at a time."""
+"""What the local search stands on: nodes that move together, an allocation and what surrounds it, filling budgets."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,32 +10,20 @@ from torch import Tensor
 from idn_torch import kernels
 from idn_torch.infida import free_room
 from idn_torch.problem import Problem
-from idn_torch.shared.marginals import (
-    Marginals,
-    add_in_groups,
-    choices,
-    realised_gain,
-    room_arrays,
-    saved_by_type,
-    serve_and_marginals,
-)
+from idn_torch.shared.marginals import Marginals, add_in_groups, choices, room_arrays, serve_and_marginals
 from idn_torch.shared.workers import compiled_for
 
 __all__ = [
     "Levels",
     "Standing",
+    "build",
     "evaluate",
     "fill",
     "find_levels",
     "most_models",
     "pick",
-    "ruin_and_recreate",
     "select",
 ]
-
-
-# Models that a move loads at most on a node, for the one that it unloads: each costs one more serving.
-_REFILL = 2
 
 
 class Levels(NamedTuple):
@@ -111,9 +99,18 @@ def evaluate(
     return Standing(x, gain, around)
 
 
-def fill(
-    problem: Problem, x: Tensor, add: Tensor, into: Tensor | None = None, several: int = 1
-) -> Tensor:
+def build(problem: Problem, r: Tensor, x: Tensor, times: int, several: int, *how: Any) -> Tensor:
+    """x with its free room filled `times` times, each time on the marginals that the last one left; how: of `evaluate`.
+
+    Many times few models beat few times many: marginals only see one model at a time.
+    """
+    everywhere = torch.ones_like(problem.budgets, dtype=torch.bool)[None]
+    for _ in range(times):
+        x = fill(problem, x, add_in_groups(problem, r, x[None], everywhere, *how), None, several)
+    return x
+
+
+def fill(problem: Problem, x: Tensor, add: Tensor, into: Tensor | None = None, several: int = 1) -> Tensor:
     """x with the models of largest marginal gain loaded into each node's free room.
 
     Args:
@@ -153,67 +150,6 @@ def _fill_compiled(problem: Problem, x: Tensor, add: Tensor, into: Tensor | None
         loaded.numpy(),
     )
     return loaded.to(x.dtype).view(x.shape)
-
-
-def ruin_and_recreate(
-    problem: Problem,
-    levels: Levels,
-    r: Tensor,
-    standing: Standing,
-    uniform: Tensor,
-    discipline: str = "fcfs",
-    order: Tensor | None = None,
-    rounds: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """At every node, unload one model and refill the room; keep what pays. Never gets worse.
-
-    The model to go is the j-th in order of loss per size, with P(j) about 1/j: the least valuable one most often, each
-    of them sooner or later. The levels are tried side by side, each with all others as they were: the types through two
-    nodes of a level are different ones, so a node's change pays if their gain rises. Changes of different levels may
-    get into each other's way. So all that pay are tried together, those of the even and those of the odd levels too,
-    and the best of the three replaces the old allocation if its total gain is higher.
-
-    Args:
-        standing: `evaluate` of the allocation to improve, under the same r.
-        uniform: numbers in [0, 1), `(..., V)`.
-
-    Returns:
-        The improved allocation `(..., V, M)`, or the old one, and its gain `(...)`.
-    """
-    how = (discipline, order, rounds)
-    nodes, models = problem.shape
-    batch = standing.x.shape[:-2]
-    ones = (1,) * len(batch)
-    able = choices(problem) & (standing.x > 0.5)
-    price = torch.where(able, standing.marginals.loss / problem.sizes, torch.inf)
-    count = able.sum(-1)
-    rank = ((count + 1) ** uniform).long().clamp_(min=1) - 1
-    out = price.argsort(stable=True, dim=-1).gather(-1, rank[..., None])
-    rows = standing.x.scatter(-1, out, torch.where((count > 0)[..., None], 0.0, standing.x.gather(-1, out)))
-
-    groups = len(levels.visited)
-    here = levels.level == torch.arange(groups, device=r.device)[:, None]  # (G, V)
-    wide = here.view(groups, *ones, nodes, 1)
-    loaded = standing.x > 0.5
-    for _ in range(min(_REFILL, problem.fill_rounds)):
-        # A node's row only depends on what its own level tries.
-        add = add_in_groups(problem, r, torch.where(wide, rows > 0.5, loaded), here, *how)
-        rows = fill(problem, rows, add)
-    _, saved = saved_by_type(problem, r, torch.where(wide, rows > 0.5, loaded), *how)
-    change = saved - standing.marginals.saved  # (G, ..., R)
-    through = change.new_zeros(*change.shape[:-1], nodes + 1)
-    through.scatter_add_(-1, levels.visited.view(groups, *ones, -1).expand(change.shape), change)
-    pays = (through[..., :-1] > 0) & wide[..., 0]
-
-    parity = levels.level % 2
-    take = torch.stack((parity >= 0, parity == 0, parity == 1)).view(3, *ones, nodes) & pays.any(0)
-    together = torch.where(take[..., None], rows, standing.x)
-    gain = realised_gain(problem, r, together, *how)
-    best = gain.argmax(0)
-    gain = select(best, gain)
-    better = gain > standing.gain
-    x = torch.where(better[..., None, None], select(best, together), standing.x)
-    return x, torch.where(better, gain, standing.gain)
 
 
 def select(choice: Tensor, values: Sequence[Tensor] | Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["evaluate", "fill"]
+__all__ = ["evaluate", "fill", "gains"]
 
 Array = NDArray[Any]
 
@@ -52,8 +52,12 @@ def _serve_fcfs(
     capacity: Array,
     load: Array,
     tail: Array,
+    total: Array,
 ) -> tuple[Array, Array, Array]:
-    """As `kernels.tables.serve_fcfs`: rank, amount and predecessor of each entry; tail (R,) is a type's last, or -1."""
+    """As `kernels.tables.serve_fcfs`: rank, amount and predecessor of each entry.
+
+    Into tail (R,), filled with -1, goes a type's last entry, into the zeroed total (R,) float64 its gain.
+    """
     size = 2 * tail.shape[0]
     rank, before, amount = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, r.dtype)
     count = 0
@@ -73,6 +77,7 @@ def _serve_fcfs(
             if take > 0:
                 load[at] += take
                 left -= take
+                total[rho] += take * (cost[rho, repository] - cost[rho, k])
                 if count == rank.shape[0]:
                     rank, before, amount = _longer(rank), _longer(before), _longer(amount)
                 rank[count], amount[count], before[count] = k, take, tail[rho]
@@ -85,6 +90,7 @@ def _serve_fcfs(
 def _serve_fair(
     worker: int,
     owner: Array,
+    cost: Array,
     option: Array,
     first: Array,
     r: Array,
@@ -93,6 +99,7 @@ def _serve_fair(
     load: Array,
     offered: Array,
     tail: Array,
+    total: Array,
 ) -> tuple[Array, Array, Array]:
     """As `kernels.tables.serve_fair`, with the result of `_serve_fcfs`; offered (V*M,) is zeroed scratch."""
     size = 2 * tail.shape[0]
@@ -121,6 +128,7 @@ def _serve_fair(
             room = capacity[at] - load[at]
             if k < first[rho] and offered[at] >= room:
                 take = left[i] * (room / offered[at])
+            total[rho] += take * (cost[rho, first[rho]] - cost[rho, k])
             if count == rank.shape[0]:
                 rank, before, amount = _longer(rank), _longer(before), _longer(amount)
             rank[count], amount[count], before[count] = k, take, tail[rho]
@@ -188,25 +196,31 @@ def evaluate(
         bc, br, bx = b % cost.shape[0], b % r.shape[0], b % x.shape[0]
         bo, bi, ba = b % order.shape[0], b % into.shape[0], b % add.shape[0]
         gammas, options, repository = cost[bc], option[bc], first[bc]
-        tail = np.full(types, -1, np.int32)
+        tail, total = np.full(types, -1, np.int32), np.zeros(types)
         if fair:
             rank, amount, before = _serve_fair(
-                worker, owner, options, repository, r[br], x[bx], capacity, load[b], np.zeros_like(load[b]), tail
+                worker,
+                owner,
+                gammas,
+                options,
+                repository,
+                r[br],
+                x[bx],
+                capacity,
+                load[b],
+                np.zeros_like(load[b]),
+                tail,
+                total,
             )
         else:
             rank, amount, before = _serve_fcfs(
-                worker, owner, order[bo], gammas, options, repository, r[br], x[bx], capacity, load[b], tail
+                worker, owner, order[bo], gammas, options, repository, r[br], x[bx], capacity, load[b], tail, total
             )
         for rho in range(types):
             if owner[rho] != worker:
                 continue
-            total = 0.0
-            entry = tail[rho]
-            while entry >= 0:
-                total += amount[entry] * (gammas[rho, repository[rho]] - gammas[rho, rank[entry]])
-                entry = before[entry]
-            saved[b, rho] = total
-            gain[b, type_task[rho]] += total
+            saved[b, rho] = total[rho]
+            gain[b, type_task[rho]] += total[rho]
         if around == 0:
             continue
 
@@ -265,6 +279,61 @@ def evaluate(
                 o = v * models + m
                 if kind[o] == _WANTED and mass[ba, o] > capacity[o]:
                     add[ba, o] *= capacity[o] / mass[ba, o]
+
+
+@_compiled
+def gains(
+    owner: Array,
+    workers: int,
+    type_task: Array,
+    order: Array,
+    cost: Array,
+    option: Array,
+    first: Array,
+    r: Array,
+    place: Array,
+    x: Array,
+    capacity: Array,
+    load: Array,
+    saved: Array,
+    gain: Array,
+) -> None:
+    """What `evaluate` has for gains, of B allocations in one walk along the tables, by fcfs in one order (R,).
+
+    Tables without a batch axis. place (V*M,): of an option among the C that any of the allocations loads, or -1; x
+    (C, B) bool; capacity (C,); r (B or 1, R); load (C, B), saved (B, R) and gain (B, N) float64 are zeroed.
+    """
+    instances = x.shape[1]
+    for worker in prange(workers):
+        left = np.empty(instances, r.dtype)
+        total = np.empty(instances)
+        for i in range(order.shape[0]):
+            rho = order[i]
+            if owner[rho] != worker:
+                continue
+            busy = 0
+            for b in range(instances):
+                left[b] = r[b % r.shape[0], rho]
+                total[b] = 0
+                busy += left[b] > 0
+            gamma_rep = cost[rho, first[rho]]
+            for k in range(first[rho]):
+                if busy == 0:
+                    break
+                at = place[option[rho, k]]
+                if at < 0:
+                    continue
+                for b in range(instances):
+                    if x[at, b] and left[b] > 0:
+                        take = min(left[b], capacity[at] - load[at, b])
+                        if take > 0:
+                            load[at, b] += take
+                            left[b] -= take
+                            total[b] += take * (gamma_rep - cost[rho, k])
+                            busy -= left[b] <= 0
+            for b in range(instances):
+                saved[b, rho] = total[b]
+                gain[b, type_task[rho]] += total[b]
 
 
 @_compiled

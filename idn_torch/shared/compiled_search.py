@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["evaluate", "fill", "gains"]
+__all__ = ["add_in_groups", "evaluate", "fill", "gains"]
 
 Array = NDArray[Any]
 
@@ -173,7 +173,7 @@ def evaluate(
     slack: Array,
     able: Array,
     everything: bool,
-    around: int,
+    around: bool,
     capacity: Array,
     load: Array,
     mass: Array,
@@ -182,11 +182,10 @@ def evaluate(
     saved: Array,
     gain: Array,
 ) -> None:
-    """Gain of each type, saved (B, R), and task, gain (B, N) float64; around = 1: add too, around = 2: add and loss.
+    """Gain of each type, saved (B, R), and task, gain (B, N) float64; around: the marginals too.
 
     All of the arrays from load (B, V*M) on are zeroed. add is taken of the models that are able and fit at the nodes
-    where into (B or 1, V) is True, or of everything not loaded. add and mass (B or 1, V*M): one row where no node is in
-    two rows of into. `marginals.shared_marginals` has the formulas.
+    where into (B or 1, V) is True, or of everything not loaded. `marginals.shared_marginals` has the formulas.
     """
     types = cost.shape[1]
     models = model_owner.shape[0]
@@ -194,7 +193,7 @@ def evaluate(
     for work in prange(load.shape[0] * workers):
         b, worker = work // workers, work % workers
         bc, br, bx = b % cost.shape[0], b % r.shape[0], b % x.shape[0]
-        bo, bi, ba = b % order.shape[0], b % into.shape[0], b % add.shape[0]
+        bo, bi = b % order.shape[0], b % into.shape[0]
         gammas, options, repository = cost[bc], option[bc], first[bc]
         tail, total = np.full(types, -1, np.int32), np.zeros(types)
         if fair:
@@ -221,7 +220,7 @@ def evaluate(
                 continue
             saved[b, rho] = total[rho]
             gain[b, type_task[rho]] += total[rho]
-        if around == 0:
+        if not around:
             continue
 
         kind = np.zeros(nodes * models, np.uint8)
@@ -262,14 +261,13 @@ def evaluate(
                     continue
                 saving = gamma_rep - gammas[rho, k]
                 if what == _WANTED:
-                    add[ba, o] += max(saving * behind - kept, 0.0)
-                    mass[ba, o] += behind
+                    add[b, o] += max(saving * behind - kept, 0.0)
+                    mass[b, o] += behind
                     continue
                 if entry >= 0 and rank[entry] == k:
                     here = amount[entry]
                     entry = before[entry]
-                    if around > 1:
-                        loss[b, o] += here * (saving - fallback)
+                    loss[b, o] += here * (saving - fallback)
                     behind += here
                     kept += here * saving
                 if what == _OPEN:
@@ -277,8 +275,8 @@ def evaluate(
         for v in range(nodes):
             for m in range(models):
                 o = v * models + m
-                if kind[o] == _WANTED and mass[ba, o] > capacity[o]:
-                    add[ba, o] *= capacity[o] / mass[ba, o]
+                if kind[o] == _WANTED and mass[b, o] > capacity[o]:
+                    add[b, o] *= capacity[o] / mass[b, o]
 
 
 @_compiled
@@ -334,6 +332,100 @@ def gains(
             for b in range(instances):
                 saved[b, rho] = total[b]
                 gain[b, type_task[rho]] += total[b]
+
+
+@_compiled
+def add_in_groups(
+    owner: Array,
+    workers: int,
+    group: Array,
+    order: Array,
+    cost: Array,
+    option: Array,
+    first: Array,
+    r: Array,
+    place: Array,
+    x: Array,
+    capacity: Array,
+    load: Array,
+    sizes: Array,
+    budgets: Array,
+    slack: Array,
+    able: Array,
+    limit: Array,
+    rows: Array,
+    wanted: Array,
+    mass: Array,
+    add: Array,
+) -> None:
+    """`groups.add_in_groups` in one walk along the tables, by fcfs; arguments as in `gains`.
+
+    Instance g*E + e of x (C, B) and load is batch element e with the rows (E, V*M) of group g; group (V,). wanted (E,
+    V*M) int32, mass and add (E, V*M) are zeroed.
+    """
+    nodes, models = sizes.shape
+    elements = rows.shape[0]
+    instances = x.shape[1]
+    for work in prange(elements * nodes):
+        e, v = work // nodes, work % nodes
+        room = _room(sizes[v], budgets[v], slack[v], rows[e, v * models : (v + 1) * models])
+        for m in range(models):
+            o = v * models + m
+            if able[v, m] and not rows[e, o] and sizes[v, m] <= room:
+                wanted[e, o] = group[v] * elements + e + 1  # the instance, from 1
+    for worker in prange(workers):
+        left, behind, kept = np.empty(instances, r.dtype), np.empty(instances), np.empty(instances)
+        rank, who, amount = np.empty(1024, np.int32), np.empty(1024, np.int32), np.empty(1024, r.dtype)
+        for i in range(order.shape[0]):
+            rho = order[i]
+            if owner[rho] != worker:
+                continue
+            busy = 0
+            for b in range(instances):
+                left[b] = r[b % r.shape[0], rho]
+                busy += left[b] > 0
+            if busy == 0:
+                continue
+            last = first[rho]
+            count = 0
+            for k in range(last):
+                if busy == 0:
+                    break
+                at = place[option[rho, k]]
+                if at < 0:
+                    continue
+                for b in range(instances):
+                    if x[at, b] and left[b] > 0:
+                        take = min(left[b], capacity[at] - load[at, b])
+                        if take > 0:
+                            load[at, b] += take
+                            left[b] -= take
+                            busy -= left[b] <= 0
+                            if count == rank.shape[0]:
+                                rank, who, amount = _longer(rank), _longer(who), _longer(amount)
+                            rank[count], who[count], amount[count] = k, b, take
+                            count += 1
+            for b in range(instances):
+                behind[b], kept[b] = left[b], 0
+            # What is served needs no look at who else is: capacities that others leave only matter to losses.
+            for k in range((last if busy > 0 else rank[count - 1] + 1) - 1, -1, -1):
+                o = option[rho, k]
+                saving = cost[rho, last] - cost[rho, k]
+                for e in range(elements):
+                    b = wanted[e, o] - 1
+                    if b >= 0 and behind[b] > 0:
+                        add[e, o] += max(saving * behind[b] - kept[b], 0.0)
+                        mass[e, o] += behind[b]
+                while count > 0 and rank[count - 1] == k:
+                    count -= 1
+                    behind[who[count]] += amount[count]
+                    kept[who[count]] += amount[count] * saving
+    for work in prange(elements * nodes):
+        e, v = work // nodes, work % nodes
+        for o in range(v * models, (v + 1) * models):
+            full = limit[o]
+            if mass[e, o] > full:
+                add[e, o] *= full / mass[e, o]
 
 
 @_compiled

@@ -10,7 +10,8 @@ from torch import Tensor
 from idn_torch import kernels
 from idn_torch.infida import free_room
 from idn_torch.problem import Problem
-from idn_torch.shared.marginals import Marginals, add_in_groups, choices, room_arrays, serve_and_marginals
+from idn_torch.shared.groups import Grouped, add_in_groups
+from idn_torch.shared.marginals import Marginals, choices, room_arrays, serve_and_marginals
 from idn_torch.shared.workers import compiled_for
 
 __all__ = [
@@ -104,9 +105,9 @@ def build(problem: Problem, r: Tensor, x: Tensor, times: int, several: int, *how
 
     Many times few models beat few times many: marginals only see one model at a time.
     """
-    everywhere = torch.ones_like(problem.budgets, dtype=torch.bool)[None]
+    everywhere = torch.zeros(problem.shape[0], dtype=torch.int64, device=x.device)
     for _ in range(times):
-        x = fill(problem, x, add_in_groups(problem, r, x[None], everywhere, *how), None, several)
+        x = fill(problem, x, add_in_groups(problem, r, Grouped(x, x[None], everywhere, 1), *how), None, several)
     return x
 
 

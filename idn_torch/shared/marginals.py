@@ -16,13 +16,15 @@ from idn_torch.shared.workers import compiled_for, owners
 
 __all__ = [
     "Marginals",
-    "add_in_groups",
     "choices",
+    "gains_at",
     "realised_gain",
     "room_arrays",
     "saved_by_type",
     "serve_and_marginals",
     "shared_marginals",
+    "walk_arrays",
+    "walks",
 ]
 
 
@@ -61,10 +63,11 @@ def saved_by_type(
     rounds: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`realised_gain` and each type's part of it, `(..., R)`."""
+    instances = broadcast_shapes(r.shape[:-1], x.shape[:-2]).numel()
+    if walks(problem, r, instances, discipline, order, rounds):
+        return _gains_compiled(problem, r, x, order)
     if _compiles(problem, r, x, order, rounds):
-        if discipline == "fcfs" and problem.ranked.cost.ndim == 2 and (order is None or order.ndim == 1):
-            return _gains_compiled(problem, r, x, order)
-        gain, around = _compiled(problem, r, x, discipline, order, None, 0)
+        gain, around = _compiled(problem, r, x, discipline, order, None, False)
         return gain, around.saved
     batch, served, _, gain = _serve(problem, r, x, discipline, order, rounds)
     cost, _, first = flat_tables(problem, batch)
@@ -90,7 +93,7 @@ def serve_and_marginals(
             that x leaves and is neither on every feasible allocation nor on none. Of every model when None.
     """
     if _compiles(problem, r, x, order, rounds):
-        return _compiled(problem, r, x, discipline, order, into, 2)
+        return _compiled(problem, r, x, discipline, order, into, True)
     batch, served, load, gain = _serve(problem, r, x, discipline, order, rounds)
     served, load = served.view(*batch, *served.shape[1:]), load.view(*batch, *problem.shape)
     around = shared_marginals(problem, r, x, served, load)
@@ -98,30 +101,6 @@ def serve_and_marginals(
         fits = problem.sizes <= free_room(problem, x)[..., None]
         around = around._replace(add=torch.where(choices(problem) & fits & into[..., None], around.add, 0.0))
     return gain.to(r.dtype).view(batch), around
-
-
-def add_in_groups(
-    problem: Problem,
-    r: Tensor,
-    x: Tensor,
-    into: Tensor,
-    discipline: str = "fcfs",
-    order: Tensor | None = None,
-    rounds: int | None = None,
-) -> Tensor:
-    """`Marginals.add` of several allocations at once, each into nodes of its own.
-
-    Args:
-        x: of each group, `(G, ..., V, M)`.
-        into: its nodes, `(G, V)` bool; no node is in two groups.
-
-    Returns:
-        At every node what its group's allocation gives, `(..., V, M)`.
-    """
-    into = into.view(into.shape[0], *(1,) * (x.ndim - 3), into.shape[1])
-    if _compiles(problem, r, x, order, rounds):
-        return _compiled(problem, r, x, discipline, order, into, 1)[1].add
-    return serve_and_marginals(problem, r, x, discipline, order, rounds, into)[1].add.sum(0)
 
 
 def choices(problem: Problem) -> Tensor:
@@ -149,9 +128,9 @@ def _compiles(problem: Problem, r: Tensor, x: Tensor, order: Tensor | None, roun
 
 
 def _compiled(
-    problem: Problem, r: Tensor, x: Tensor, discipline: str, order: Tensor | None, into: Tensor | None, around: int
+    problem: Problem, r: Tensor, x: Tensor, discipline: str, order: Tensor | None, into: Tensor | None, around: bool
 ) -> tuple[Tensor, Marginals]:
-    """`serve_and_marginals` if around is 2. If 1 as in `add_in_groups`, without loss; if 0 without either."""
+    """`serve_and_marginals`; without `around` nothing but what is saved."""
     from idn_torch.shared import compiled_search
 
     nodes, models = problem.shape
@@ -159,10 +138,8 @@ def _compiled(
     everywhere = torch.ones(nodes, dtype=torch.bool) if into is None else into
     batch, (r, x, order, everywhere) = flat_batch(problem, (r, 1), (x, 2), (order, 1), (everywhere, 1))
     size, options = batch.numel(), nodes * models
-    lead = batch[1:] if around == 1 else batch
     load = r.new_zeros(size, options)
-    mass, add = (r.new_zeros(lead.numel(), options if around else 0) for _ in range(2))
-    loss = r.new_zeros(size, options if around > 1 else 0)
+    mass, add, loss = (r.new_zeros(size, options if around else 0) for _ in range(3))
     saved = r.new_zeros(size, r.shape[-1])
     gain = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
     compiled_search.evaluate(
@@ -176,37 +153,64 @@ def _compiled(
         problem.capacity.flatten().numpy(),
         *(t.numpy() for t in (load, mass, add, loss, saved, gain)),
     )
-    around_x = Marginals(
-        add.view(*lead, nodes, models if around else 0),
-        loss.view(*batch, nodes, models if around > 1 else 0),
-        saved.view(*batch, -1),
-    )
-    return gain.sum(-1).to(r.dtype).view(batch), around_x
+    shape = (*batch, nodes, models if around else 0)
+    return gain.sum(-1).to(r.dtype).view(batch), Marginals(add.view(shape), loss.view(shape), saved.view(*batch, -1))
 
 
 def _gains_compiled(problem: Problem, r: Tensor, x: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`saved_by_type` of all instances in one walk along the tables, which take longer to read than to use."""
-    from idn_torch.shared import compiled_search
-
     batch, (r, x) = flat_batch(problem, (r, 1), (x, 2))
-    size = batch.numel()
     loaded = (x[:1] if x.stride(0) == 0 else x).flatten(1) > 0.5
     used = loaded.any(0).nonzero()[:, 0]
-    place = torch.full((loaded.shape[1],), -1, dtype=torch.int32)
-    place[used] = torch.arange(len(used), dtype=torch.int32)
+    gain, saved = gains_at(problem, r, order, used, loaded[:, used].T.expand(-1, batch.numel()))
+    return gain.to(r.dtype).view(batch), saved.view(*batch, -1)
+
+
+def gains_at(problem: Problem, r: Tensor, order: Tensor | None, used: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """`saved_by_type`, compiled, in one walk along the tables for all instances: they take longer to read than to use.
+
+    Args:
+        r: `(B, R)`, or fewer rows that repeat.
+        used: options that any of the allocations loads, `(C,)`.
+        x: which of them each loads, `(C, B)` bool.
+
+    Returns:
+        Gain `(B,)` float64, and of each type `(B, R)`.
+    """
+    from idn_torch.shared import compiled_search
+
+    size = x.shape[1]
     saved = r.new_zeros(size, r.shape[-1])
     gain = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
     owner, workers, _ = owners(problem, 1)
-    arrays = place, loaded[:, used].T.expand(-1, size), problem.capacity.flatten()[used], r.new_zeros(len(used), size)
     compiled_search.gains(
         owner,
         workers,
-        *(t.numpy() for t in (problem.type_task, torch.arange(r.shape[-1]) if order is None else order)),
-        *(t[0].numpy() for t in flat_tables(problem, batch)),
-        kernels.rows(r),
-        *(t.contiguous().numpy() for t in (*arrays, saved, gain)),
+        problem.type_task.numpy(),
+        *walk_arrays(problem, r, order, used, x),
+        *(t.numpy() for t in (saved, gain)),
     )
-    return gain.sum(-1).to(r.dtype).view(batch), saved.view(*batch, -1)
+    return gain.sum(-1), saved
+
+
+def walk_arrays(problem: Problem, r: Tensor, order: Tensor | None, used: Tensor, x: Tensor) -> tuple[NDArray[Any], ...]:
+    """What a walk along the tables reads, and the zeroed loads; as in `gains_at`."""
+    ranked = problem.ranked
+    place = torch.full((problem.sizes.numel(),), -1, dtype=torch.int32)
+    place[used] = torch.arange(len(used), dtype=torch.int32)
+    order = torch.arange(r.shape[-1]) if order is None else order
+    return (
+        *(t.contiguous().numpy() for t in (order, ranked.cost, ranked.option, ranked.first_repository)),
+        kernels.rows(r),
+        *(t.contiguous().numpy() for t in (place, x, problem.capacity.flatten()[used], r.new_zeros(x.shape))),
+    )
+
+
+def walks(
+    problem: Problem, r: Tensor, instances: int, discipline: str, order: Tensor | None, rounds: int | None
+) -> bool:
+    """Whether so many allocations are compiled in one walk along the tables: of one order and one table."""
+    one = discipline == "fcfs" and problem.ranked.cost.ndim == 2 and (order is None or order.ndim == 1)
+    return one and rounds is None and compiled_for(r, instances * problem.ranked.cost.numel())
 
 
 def room_arrays(problem: Problem) -> tuple[NDArray[Any], ...]:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from idn_torch.problem import Problem
+from idn_torch.shared.groups import Grouped, add_in_groups, saved_in_groups
 from idn_torch.shared.local_search import Levels, Standing, fill, select
-from idn_torch.shared.marginals import add_in_groups, choices, saved_by_type
+from idn_torch.shared.marginals import choices, saved_by_type
 
 __all__ = ["Realised", "adopt", "ruin_and_recreate"]
 
@@ -39,13 +40,11 @@ def adopt(problem: Problem, levels: Levels, r: Tensor, standing: Realised, propo
     x, gain, saved = standing
     nodes = problem.shape[0]
     ones = (1,) * (x.ndim - 2)
-    groups = len(levels.visited)
-    here = levels.level == torch.arange(groups, device=r.device)[:, None]  # (G, V)
-    here = here.view(groups, 1, *ones, nodes)
-    _, tried = saved_by_type(problem, r, torch.where(here[..., None], proposals > 0.5, x > 0.5), *how)
-    change = tried - saved  # (G, P, ..., R)
+    grouped = Grouped(x, proposals, levels.level, len(levels.visited))
+    change = saved_in_groups(problem, r, grouped, *how) - saved  # (G, P, ..., R)
     through = change.new_zeros(*change.shape[:-1], nodes + 1)
-    through.scatter_add_(-1, levels.visited.view(groups, 1, *ones, -1).expand(change.shape), change)
+    through.scatter_add_(-1, levels.visited.view(-1, 1, *ones, r.shape[-1]).expand(change.shape), change)
+    here = grouped.own().view(-1, 1, *ones, nodes)
     rise, which = torch.where(here, through[..., :-1], 0.0).sum(0).max(0)  # of every node in its own level
     rows = select(which, proposals)
 
@@ -79,10 +78,8 @@ def ruin_and_recreate(
     rank = ((count + 1) ** uniform).long().clamp_(min=1) - 1
     out = price.argsort(stable=True, dim=-1).gather(-1, rank[..., None])
     rows = x.scatter(-1, out, torch.where((count > 0)[..., None], 0.0, x.gather(-1, out)))
-    here = levels.level == torch.arange(len(levels.visited), device=r.device)[:, None]
-    wide = here.view(len(here), *(1,) * (x.ndim - 2), here.shape[1], 1)
     for _ in range(min(_REFILL, problem.fill_rounds)):
-        # A node's row only depends on what its own level tries.
-        add = add_in_groups(problem, r, torch.where(wide, rows > 0.5, x > 0.5), here, *how)
-        rows = fill(problem, rows, add)
+        # What a node may load only depends on what its own level tries.
+        grouped = Grouped(x, rows[None], levels.level, len(levels.visited))
+        rows = fill(problem, rows, add_in_groups(problem, r, grouped, *how))
     return adopt(problem, levels, r, Realised(x, standing.gain, standing.marginals.saved), rows[None], *how)

@@ -10,9 +10,10 @@ import idn_torch as idn
 from idn_torch import generators, kernels
 from idn_torch.philox import uniforms
 from idn_torch.serving import serve_kernel
+from idn_torch.shared.groups import Grouped, add_in_groups, saved_in_groups
 from idn_torch.shared.local_search import evaluate, fill, find_levels, most_models
 from idn_torch.shared.marginals import realised_gain, saved_by_type, serve_and_marginals, shared_marginals
-from idn_torch.shared.moves import ruin_and_recreate
+from idn_torch.shared.moves import Realised, adopt, ruin_and_recreate
 from tests.instances import close, random_allocation, random_problem
 from tests.pretend import pretended, pretended_cuda
 from tests.shared_oracle import entries
@@ -262,3 +263,53 @@ def test_a_move_stays_on_a_pretended_device(three_nodes):
         moved = ruin_and_recreate(there, groups, r, standing, pretended(problem.budgets), "fcfs", None, 6)
         assert {t.device.type for t in moved} == {"cuda"}
         assert moved[0].shape == problem.shape
+
+
+@pytest.mark.parametrize("discipline", ["fcfs", "fair"])
+@pytest.mark.parametrize("least", [1 << 60, 0], ids=["torch", "compiled"])
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_equal_their_allocations_one_by_one(seed, least, discipline, monkeypatch):
+    problem = random_problem(seed, nodes=8, models=12, types=20, budget=(0.2, 0.8))
+    monkeypatch.setattr(kernels, "MIN_ELEMENTS", least)
+    r = problem.requests[:2]
+    x = torch.stack([feasible(problem, s) for s in (1, 2)])
+    proposals = torch.stack([torch.stack([feasible(problem, s + p) for s in (3, 5)]) for p in (0, 1)])
+    group = torch.arange(8) % 3
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(seed)) if discipline == "fcfs" else None
+    saved = saved_in_groups(problem, r, Grouped(x, proposals, group, 3), discipline, order)
+    add = add_in_groups(problem, r, Grouped(x, proposals[1:], group, 3), discipline, order)
+    assert saved.shape == (3, 2, 2, 20)
+    assert add.shape == x.shape
+    scale = float(r.sum()) * 12
+    for g in range(3):
+        for p in range(2):
+            for e in range(2):
+                one = torch.where((group == g)[:, None], proposals[p, e], x[e])
+                _, around = serve_and_marginals(problem, r[e], one, discipline, order, into=group == g)
+                assert close(saved[g, p, e], around.saved, scale=scale)
+                if p == 1:
+                    assert close(add[e, group == g], around.add[group == g], scale=scale)
+
+
+@pytest.mark.parametrize("discipline", ["fcfs", "fair"])
+@pytest.mark.parametrize("seed", range(8))
+def test_adopting_never_loses_and_takes_over_what_is_better_everywhere(seed, discipline):
+    problem = random_problem(seed, nodes=8, models=12, types=20, budget=(0.2, 0.7))
+    r, levels = problem.requests[0], find_levels(problem)
+    x = feasible(problem, seed)
+    begun = Realised(x, *saved_by_type(problem, r, x, discipline))
+    proposals = torch.stack([feasible(problem, seed + i) for i in (10, 20, 30)])
+    found = adopt(problem, levels, r, begun, proposals, discipline)
+    assert within_budgets(problem, found.x)
+    assert found.gain >= begun.gain
+    assert close(found.gain, idn.serve(problem, r, found.x, discipline).gain)
+    assert close(found.saved.sum(), found.gain)
+    for v in range(8):  # a node's row is its old one or a proposal's
+        assert any(torch.equal(found.x[v], row) for row in (x[v], *proposals[:, v]))
+    bare = problem.repository.to(x.dtype)
+    begun = Realised(bare, *saved_by_type(problem, r, bare, discipline))
+    better = adopt(problem, levels, r, begun, x[None], discipline)
+    assert better.gain > begun.gain or idn.serve(problem, r, x, discipline).gain <= begun.gain
+    again = adopt(problem, levels, r, better, better.x[None], discipline)  # itself proposed: nothing to gain
+    assert torch.equal(again.x, better.x)
+    assert again.gain == better.gain

@@ -23,7 +23,7 @@ __all__ = ["Master", "MasterState", "follow", "hedge_weights"]
 
 # Size of the guess at the first slot, in requests times latency units: small beside any gain, so that it does not
 # count as a surprise later.
-_FIRST_GUESS = 1e-6
+_FIRST_GUESS = 1e-12
 
 
 class MasterState(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import idn_torch as idn
-from idn_torch import generators, networks
+from idn_torch import generators, kernels, networks
 from idn_torch.philox import uniforms
 from idn_torch.shared import Incumbent, Master, Shared, SharedMixed, shared_gain
 from idn_torch.shared.hedge import follow, hedge_weights
@@ -267,8 +267,10 @@ def test_budgets_hold_and_repositories_stay(name, dtype):
             assert ((state.x == 0) | (state.x == 1)).all()
 
 
+@pytest.mark.parametrize("least", [1 << 60, 0], ids=["torch", "compiled"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_batch_of_seeds_and_tables_equals_the_loop(name):
+def test_a_batch_of_seeds_and_tables_equals_the_loop(name, least, monkeypatch):
+    monkeypatch.setattr(kernels, "MIN_ELEMENTS", least)
     problem = problem_with(2)
     scale = torch.tensor([1.0, 3.0], dtype=torch.float64).view(2, 1, 1, 1, 1)
     batched = problem.with_cost(problem.cost_table() * scale)

@@ -46,9 +46,9 @@ class IncumbentState(NamedTuple):
 class Incumbent:
     """Ruin and recreate on the requests of the slot just seen: in every move each node tries to swap a model.
 
-    The first slot's requests build an allocation greedily; from then on it only changes where the gain on the last
-    slot's requests rises. It follows slow changes well, by small steps, and has no guarantee of its own: an expert for
-    `Master`, or a fair opponent.
+    It begins with an allocation built greedily for even requests; the first slot's requests build another; from then
+    on it only changes where the gain on the last slot's requests rises. It follows slow changes well, by small steps,
+    and has no guarantee of its own: an expert for `Master`, or a fair opponent.
 
     Attributes:
         moves: a slot, >= 0.

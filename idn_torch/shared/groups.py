@@ -80,14 +80,14 @@ def add_in_groups(
     if not walks(problem, r, grouped.groups * batch.numel(), discipline, order, rounds):
         into = own.view(grouped.groups, *(1,) * (grouped.x.ndim - 2), -1)
         return serve_and_marginals(problem, r, grouped.dense()[:, 0], discipline, order, rounds, into)[1].add.sum(0)
-    from idn_torch.shared import compiled_search
+    from idn_torch.shared import compiled_walk
 
     flat = _flat(grouped, batch, x)
     rows = (flat.proposals[0] > 0.5).flatten(1).contiguous()
     wanted = torch.zeros_like(rows, dtype=torch.int32)
     mass, add = (r.new_zeros(rows.shape) for _ in range(2))
     owner, workers, _ = owners(problem, 1)
-    compiled_search.add_in_groups(
+    compiled_walk.add_in_groups(
         owner,
         workers,
         grouped.group.numpy(),

@@ -176,13 +176,13 @@ def gains_at(problem: Problem, r: Tensor, order: Tensor | None, used: Tensor, x:
     Returns:
         Gain `(B,)` float64, and of each type `(B, R)`.
     """
-    from idn_torch.shared import compiled_search
+    from idn_torch.shared import compiled_walk
 
     size = x.shape[1]
     saved = r.new_zeros(size, r.shape[-1])
     gain = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
     owner, workers, _ = owners(problem, 1)
-    compiled_search.gains(
+    compiled_walk.gains(
         owner,
         workers,
         problem.type_task.numpy(),

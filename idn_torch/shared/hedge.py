@@ -138,7 +138,12 @@ class Master:
             0, uniform, uniform, shared, incumbent, others, totals, totals, totals.new_zeros(shape), uniform
         )
         # Nothing gained yet, so that any guess, however small, decides: only the order of these numbers matters.
-        guess = realised_gain(problem, even_requests(problem), torch.stack(_allocations(state)), self.discipline)
+        guess = realised_gain(
+            problem,
+            even_requests(problem, key.expand(shape).contiguous()),
+            torch.stack(_allocations(state)),
+            self.discipline,
+        )
         guess = guess.double()
         return self._decide(state._replace(expected=_FIRST_GUESS * guess / guess.amax(0).clamp(min=1)))
 

@@ -22,6 +22,8 @@ __all__ = ["Incumbent", "IncumbentState", "even_requests"]
 _GREEDY_ROUNDS = 16
 # Far beyond any capacity that could bind, and a count in every dtype.
 _MOST_REQUESTS = 1e6
+# A slot that no run reaches: the numbers of the guess are its own.
+_GUESS = 2**31 - 1
 
 
 class IncumbentState(NamedTuple):
@@ -73,7 +75,7 @@ class Incumbent:
         key = key.expand(shape).contiguous()
         several = -(-most_models(problem) // _GREEDY_ROUNDS)
         x = _bare(problem, problem.sizes.expand(*shape, *problem.shape))
-        x = build(problem, even_requests(problem), x, _GREEDY_ROUNDS, several, self.discipline)
+        x = build(problem, even_requests(problem, key), x, _GREEDY_ROUNDS, several, self.discipline)
         return IncumbentState(0, x, key, find_levels(problem), several)
 
     def step(
@@ -118,14 +120,19 @@ class Incumbent:
         return state._replace(slot=state.slot + 1, x=x), gain
 
 
-def even_requests(problem: Problem) -> Tensor:
-    """A guess before anything is known, `(R,)`: every type asks for what a model serves in a slot. Runs on the host.
+def even_requests(problem: Problem, key: Tensor) -> Tensor:
+    """A guess before anything is known, `(..., R)`: every type asks for about what a model serves. Runs on the host.
 
-    Few requests would leave capacities out of account, very many would leave all but the costs out.
+    Few requests would leave capacities out of account, very many would leave all but the costs out. They differ by up
+    to a tenth at random: between equal ones the order of the tasks would decide, which may be that of their popularity.
+
+    Args:
+        key: seeds, `(...)` int64.
     """
     able = choices(problem)
     amount = float(problem.capacity[able].double().mean()) if bool(able.any()) else 0.0
-    return problem.ranked.cost.new_full((len(problem.type_ids),), float(round(min(amount, _MOST_REQUESTS))))
+    factor = 0.9 + 0.2 * uniforms(key, len(problem.type_ids), 1, _GUESS, problem.dtype)[..., 0]
+    return (min(amount, _MOST_REQUESTS) * factor).round()
 
 
 def _bare(problem: Problem, like: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import idn_torch as idn
-from idn_torch import generators, networks
+from idn_torch import generators, kernels, networks
 from idn_torch.philox import uniforms
 from idn_torch.shared import Incumbent, Master, Shared, SharedMixed, shared_gain
 from idn_torch.shared.hedge import follow, hedge_weights
+from idn_torch.shared.incumbent import even_requests
 from tests import shared_oracle as oracle
 from tests.instances import close, feasible_allocation, random_allocation, random_problem
 from tests.pretend import pretended, pretended_cuda
@@ -266,8 +267,10 @@ def test_budgets_hold_and_repositories_stay(name, dtype):
             assert ((state.x == 0) | (state.x == 1)).all()
 
 
+@pytest.mark.parametrize("least", [1 << 60, 0], ids=["torch", "compiled"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_batch_of_seeds_and_tables_equals_the_loop(name):
+def test_a_batch_of_seeds_and_tables_equals_the_loop(name, least, monkeypatch):
+    monkeypatch.setattr(kernels, "MIN_ELEMENTS", least)
     problem = problem_with(2)
     scale = torch.tensor([1.0, 3.0], dtype=torch.float64).view(2, 1, 1, 1, 1)
     batched = problem.with_cost(problem.cost_table() * scale)
@@ -319,6 +322,33 @@ def test_the_incumbent_gains_on_a_standing_problem():
         gain = idn.run(problem, Incumbent(2), problem.requests[:1].repeat(8, 1), seed=seed).gain
         assert (gain.diff() >= -1e-9).all()
         assert gain[-1] >= gain[0]
+
+
+def test_the_first_allocation_knows_capacities_and_costs():
+    """Nothing of the requests, and yet it beats the rounding of an even allocation by far."""
+    gains = []
+    for name in ("topozoo/Abilene", "sndlib/polska"):
+        problem = networks.backbone(name, repositories=None, slots=1)
+        guess = even_requests(problem, torch.tensor([1, 2]))
+        able = problem.feasible.free & ~problem.feasible.holds_all[:, None]
+        even = problem.capacity[able].mean()
+        assert ((guess >= 0.9 * even - 1) & (guess <= 1.1 * even + 1)).all()
+        assert close(guess.mean() / even, 1.0, scale=1e10)  # within a hundredth
+        assert not torch.equal(guess[0], guess[1])
+        first = [policy.init(problem, 1).x for policy in (Master(), Incumbent(), Shared())]
+        assert torch.equal(first[0], first[1])
+        served = [idn.serve(problem, problem.requests[0], x).gain for x in first[1:]]
+        gains.append(float(served[0] / served[1]))
+    assert min(gains) > 1.1
+
+
+def test_the_first_choice_leaves_no_surprise():
+    problem = problem_with(6)
+    policy = Master()
+    state = policy.init(problem, 3)
+    assert policy.names[int(state.choice)] == policy.names[int(state.expected.argmax())]
+    following, _ = policy.step(problem, state, problem.requests[0])
+    assert close(following.surprise_squares, (following.totals.max() - following.totals.min()) ** 2)
 
 
 def test_without_requests_or_choice_nothing_breaks():

@@ -84,7 +84,7 @@ def shared_gain(problem: Problem, r: Tensor, y: Tensor, iterations: int = 50, st
     with n ranks before the type's first repository, Rbar requests of all types that reach the option, and w = 0.3 /
     (mean over requests of the type's largest saving). They are closed by minimising the bound over nu with mu held,
     then over mu with nu held: convex piecewise linear problems in one variable per type, or per option, each solved
-    nearly or quite exactly by intersecting tangents. Closing takes as long as four iterations and leaves a tenth to a
+    nearly or quite exactly by intersecting tangents. Closing takes as long as eight iterations and leaves a tenth to a
     fifth of the gap.
 
     Args:
@@ -306,7 +306,7 @@ def _compiled(
     from idn_torch.shared import compiled
 
     closed, slope = torch.zeros_like(nu), torch.zeros_like(mu)
-    scratch = mu.new_zeros(*mu.shape, compiled.SCRATCH, dtype=torch.float64)
+    scratch = mu.new_empty(*mu.shape, compiled.SCRATCH)
     compiled.primal_dual(
         *owners(problem, batch.numel()),
         *map(kernels.rows, (*flat_tables(problem, batch), r, y)),

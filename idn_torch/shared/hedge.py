@@ -12,14 +12,18 @@ from idn_torch.errors import InputError
 from idn_torch.infida import Infida, Slot
 from idn_torch.philox import uniforms
 from idn_torch.problem import Problem
-from idn_torch.serving import DISCIPLINES, Served, serve_kernel
+from idn_torch.serving import DISCIPLINES, serve_kernel
 from idn_torch.shapes import broadcast_shapes
-from idn_torch.shared.incumbent import Incumbent, IncumbentState
+from idn_torch.shared.incumbent import Incumbent, IncumbentState, even_requests
 from idn_torch.shared.local_search import select
 from idn_torch.shared.marginals import realised_gain
 from idn_torch.shared.policy import Shared, SharedState
 
 __all__ = ["Master", "MasterState", "follow", "hedge_weights"]
+
+# Size of the guess at the first slot, in requests times latency units: small beside any gain, so that it does not
+# count as a surprise later.
+_FIRST_GUESS = 1e-12
 
 
 class MasterState(NamedTuple):
@@ -65,7 +69,8 @@ class Master:
     One uniform number, fixed for the run, draws the expert, so that the master rarely switches.
 
     Experts: a mirror ascent on the shared-capacity gain for each of `weights`, all in one batch; the incumbent, whose
-    search starts in every slot from the expert that did best there; and other policies.
+    search starts in every slot from the expert that did best there, with the others' allocations as proposals; and
+    other policies.
 
     Attributes:
         weights: of the sampled marginals, one `Shared` expert for each; none when empty.
@@ -132,7 +137,15 @@ class Master:
         state = MasterState(
             0, uniform, uniform, shared, incumbent, others, totals, totals, totals.new_zeros(shape), uniform
         )
-        return self._decide(state)
+        # Nothing gained yet, so that any guess, however small, decides: only the order of these numbers matters.
+        guess = realised_gain(
+            problem,
+            even_requests(problem, key.expand(shape).contiguous()),
+            torch.stack(_allocations(state)),
+            self.discipline,
+        )
+        guess = guess.double()
+        return self._decide(state._replace(expected=_FIRST_GUESS * guess / guess.amax(0).clamp(min=1)))
 
     def step(
         self, problem: Problem, state: MasterState, r: Tensor, order: Tensor | None = None, rounds: int | None = None
@@ -141,41 +154,44 @@ class Master:
 
         The slot shown is that of the expert followed, with the cut of the first `Shared` expert: a certified bound.
         """
-        served: list[Served] = []
+        how = (self.discipline, order, rounds)
+        gains: list[Tensor] = []
         shared, others = None, []
         cut: Slot | None = None
         if state.shared is not None:
             shared, shown = self._shared().step(problem, state.shared, r, order, rounds)
-            served += [Served(*(t[i] for t in shown.served)) for i in range(len(self.weights))]
+            gains += shown.served.gain.unbind()
             assert shown.gain_fractional is not None
             assert shown.slope is not None
             assert shown.y is not None
-            cut = Slot(served[0], shown.gain_fractional[0], shown.slope[0], shown.y[0])
-        if state.incumbent is not None:
-            served.append(serve_kernel(problem, r, state.incumbent.x, self.discipline, order, rounds))
+            cut = Slot(shown.served, shown.gain_fractional[0], shown.slope[0], shown.y[0])
         for policy, own in zip(self.others, state.others, strict=True):
             following, shown = policy.step(problem, own, r, order, rounds)
             others.append(following)
-            served.append(shown.served)
-        gains = torch.stack([s.gain for s in served]).double()
+            gains.append(shown.served.gain)
         following = state._replace(slot=state.slot + 1, shared=shared, others=tuple(others))
         candidates = _allocations(following)  # the incumbent's is still the old one
-        expected = realised_gain(problem, r, torch.stack(candidates), self.discipline, order, rounds).double()
+        expected = realised_gain(problem, r, torch.stack(candidates), *how).double()
         if state.incumbent is not None:
-            start = select(self._best(expected), candidates)
-            incumbent, found = self._incumbent().improve(problem, state.incumbent, r, start, order, rounds)
-            following = following._replace(incumbent=incumbent)
             own = self.names.index("incumbent")
+            gains.insert(own, expected[own])
+            best, experts = self._best(expected), len(candidates)
+            start, *rest = (select((best + i) % experts, candidates) for i in range(experts))
+            incumbent, found = self._incumbent().improve(
+                problem, state.incumbent, r, start, order, rounds, torch.stack(rest) if rest else None
+            )
+            following = following._replace(incumbent=incumbent)
             expected = torch.cat((expected[:own], found.double()[None], expected[own + 1 :]))
-        surprise = gains - state.expected
+        gained = torch.stack(gains).double()
+        surprise = gained - state.expected
         following = self._decide(
             following._replace(
-                totals=state.totals + gains,
+                totals=state.totals + gained,
                 expected=expected,
                 surprise_squares=state.surprise_squares + (surprise.amax(0) - surprise.amin(0)).square(),
             )
         )
-        followed = Served(*(select(state.choice, parts) for parts in zip(*served, strict=True)))
+        followed = serve_kernel(problem, r, state.x, *how)
         return following, Slot(followed) if cut is None else cut._replace(served=followed)
 
     def _best(self, gains: Tensor) -> Tensor:

@@ -7,19 +7,23 @@ import torch
 from torch import Tensor
 
 from idn_torch.errors import InputError
-from idn_torch.infida import Slot, drop_overshoot
-from idn_torch.mirror import first_allocation
+from idn_torch.infida import Slot
 from idn_torch.philox import uniforms
 from idn_torch.problem import Problem
-from idn_torch.rounding import depround_kernel
 from idn_torch.serving import DISCIPLINES, serve_kernel
 from idn_torch.shapes import broadcast_shapes
-from idn_torch.shared.local_search import Levels, evaluate, find_levels, most_models, pick, refill, ruin_and_recreate
+from idn_torch.shared.local_search import Levels, build, evaluate, fill, find_levels, most_models, pick
+from idn_torch.shared.marginals import choices, saved_by_type
+from idn_torch.shared.moves import Realised, adopt, ruin_and_recreate
 
-__all__ = ["Incumbent", "IncumbentState"]
+__all__ = ["Incumbent", "IncumbentState", "even_requests"]
 
 # Rounds of the greedy start: more load fewer models at a time, on fresher marginals.
 _GREEDY_ROUNDS = 16
+# Far beyond any capacity that could bind, and a count in every dtype.
+_MOST_REQUESTS = 1e6
+# A slot that no run reaches: the numbers of the guess are its own.
+_GUESS = 2**31 - 1
 
 
 class IncumbentState(NamedTuple):
@@ -44,9 +48,9 @@ class IncumbentState(NamedTuple):
 class Incumbent:
     """Ruin and recreate on the requests of the slot just seen: in every move each node tries to swap a model.
 
-    The first slot's requests build an allocation greedily; from then on it only changes where the gain on the last
-    slot's requests rises. It follows slow changes well, by small steps, and has no guarantee of its own: an expert for
-    `Master`, or a fair opponent.
+    It begins with an allocation built greedily for even requests; the first slot's requests build another; from then
+    on it only changes where the gain on the last slot's requests rises. It follows slow changes well, by small steps,
+    and has no guarantee of its own: an expert for `Master`, or a fair opponent.
 
     Attributes:
         moves: a slot, >= 0.
@@ -65,14 +69,14 @@ class Incumbent:
             raise InputError(f"moves is {self.moves}; it must be at least 0")
 
     def init(self, problem: Problem, seed: Tensor | int = 0, batch: tuple[int, ...] = ()) -> IncumbentState:
-        """x_1, a rounding of an even allocation: nothing is known of the requests yet. As `Infida.init`."""
+        """x_1, built for `even_requests`: nothing is known of the real ones yet. As `Infida.init`."""
         key = torch.as_tensor(seed, dtype=torch.int64, device=problem.device)
         shape = broadcast_shapes(batch, key.shape, problem.ranked.cost.shape[:-2])
         key = key.expand(shape).contiguous()
-        y = first_allocation(problem.sizes, problem.feasible, "negentropy")
-        rounded = depround_kernel(y, problem.sizes, uniforms(key, *problem.shape, dtype=problem.dtype))
         several = -(-most_models(problem) // _GREEDY_ROUNDS)
-        return IncumbentState(0, drop_overshoot(problem, *rounded), key, find_levels(problem), several)
+        x = _bare(problem, problem.sizes.expand(*shape, *problem.shape))
+        x = build(problem, even_requests(problem, key), x, _GREEDY_ROUNDS, several, self.discipline)
+        return IncumbentState(0, x, key, find_levels(problem), several)
 
     def step(
         self, problem: Problem, state: IncumbentState, r: Tensor, order: Tensor | None = None, rounds: int | None = None
@@ -89,19 +93,49 @@ class Incumbent:
         start: Tensor,
         order: Tensor | None = None,
         rounds: int | None = None,
+        proposals: Tensor | None = None,
     ) -> tuple[IncumbentState, Tensor]:
-        """The search of one slot, from any allocation `(..., V, M)`; also what it gains on these requests, `(...)`."""
+        """The search of one slot, from any allocation `(..., V, M)`; also what it gains on these requests, `(...)`.
+
+        Args:
+            proposals: allocations `(P, ..., V, M)` that nodes may take over first.
+        """
         how = (self.discipline, order, rounds)
+        if proposals is not None:
+            begun = Realised(start, *saved_by_type(problem, r, start, *how))
+            start = adopt(problem, state.levels, r, begun, proposals, *how).x
         standing = evaluate(problem, r, start, *how)
         if state.slot == 0:
-            bare = problem.repository | (problem.feasible.free & problem.feasible.holds_all[:, None])
-            built = evaluate(problem, r, bare.to(start.dtype).expand(start.shape).contiguous(), *how)
-            built = refill(problem, r, built, None, _GREEDY_ROUNDS, state.greedy, *how)
-            standing = pick(built.gain > standing.gain, built, standing)
+            x = build(problem, r, _bare(problem, start), _GREEDY_ROUNDS, state.greedy, *how)
         else:
-            filled = refill(problem, r, standing, None, 1, 1, *how)
-            standing = pick(filled.gain > standing.gain, filled, standing)
+            x = fill(problem, start, standing.marginals.add)
+        filled = evaluate(problem, r, x, *how)
+        standing = pick(filled.gain > standing.gain, filled, standing)
         numbers = uniforms(state.seed, problem.shape[0], max(1, self.moves), state.slot, problem.dtype)
+        x, gain = standing.x, standing.gain
         for move in range(self.moves):
-            standing = ruin_and_recreate(problem, state.levels, r, standing, numbers[..., move], *how)
-        return state._replace(slot=state.slot + 1, x=standing.x), standing.gain
+            if move > 0:
+                standing = evaluate(problem, r, x, *how)
+            x, gain, _ = ruin_and_recreate(problem, state.levels, r, standing, numbers[..., move], *how)
+        return state._replace(slot=state.slot + 1, x=x), gain
+
+
+def even_requests(problem: Problem, key: Tensor) -> Tensor:
+    """A guess before anything is known, `(..., R)`: every type asks for about what a model serves. Runs on the host.
+
+    Few requests would leave capacities out of account, very many would leave all but the costs out. They differ by up
+    to a tenth at random: between equal ones the order of the tasks would decide, which may be that of their popularity.
+
+    Args:
+        key: seeds, `(...)` int64.
+    """
+    able = choices(problem)
+    amount = float(problem.capacity[able].double().mean()) if bool(able.any()) else 0.0
+    factor = 0.9 + 0.2 * uniforms(key, len(problem.type_ids), 1, _GUESS, problem.dtype)[..., 0]
+    return (min(amount, _MOST_REQUESTS) * factor).round()
+
+
+def _bare(problem: Problem, like: Tensor) -> Tensor:
+    """Nothing but what every allocation holds, `(..., V, M)`."""
+    always = problem.repository | (problem.feasible.free & problem.feasible.holds_all[:, None])
+    return always.to(like.dtype).expand(like.shape).contiguous()

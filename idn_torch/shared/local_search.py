@@ -1,31 +1,30 @@
-"""Ruin and recreate: better integral allocations under contention, many nodes at a time."""
+"""What the local search stands on: nodes that move together, an allocation and what surrounds it, filling budgets."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from idn_torch import kernels
 from idn_torch.infida import free_room
 from idn_torch.problem import Problem
-from idn_torch.shared.marginals import Marginals, serve_and_marginals
+from idn_torch.shared.groups import Grouped, add_in_groups
+from idn_torch.shared.marginals import Marginals, choices, room_arrays, serve_and_marginals
+from idn_torch.shared.workers import compiled_for
 
 __all__ = [
     "Levels",
     "Standing",
+    "build",
     "evaluate",
+    "fill",
     "find_levels",
     "most_models",
     "pick",
-    "refill",
-    "ruin_and_recreate",
     "select",
 ]
-
-
-# Models that a move loads at most on a node, for the one that it unloads: each costs one more serving.
-_REFILL = 2
 
 
 class Levels(NamedTuple):
@@ -41,7 +40,10 @@ class Levels(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """An integral allocation `(..., V, M)`, the gain a slot realises under it `(...)`, and the marginals there."""
+    """An integral allocation `(..., V, M)`, the gain a slot realises under it `(...)`, and the marginals there.
+
+    Their `add` is that of the models that fit into the room left.
+    """
 
     x: Tensor
     gain: Tensor
@@ -90,104 +92,65 @@ def evaluate(
     discipline: str = "fcfs",
     order: Tensor | None = None,
     rounds: int | None = None,
+    into: Tensor | None = None,
 ) -> Standing:
-    """Serve a slot under x and take the marginals there; arguments as in `serve_kernel`."""
-    gain, around = serve_and_marginals(problem, r, x, discipline, order, rounds)
+    """Serve a slot under x and take the marginals there; arguments as in `serve_and_marginals`, all nodes when None."""
+    into = torch.ones_like(problem.budgets, dtype=torch.bool) if into is None else into
+    gain, around = serve_and_marginals(problem, r, x, discipline, order, rounds, into)
     return Standing(x, gain, around)
 
 
-def refill(
-    problem: Problem,
-    r: Tensor,
-    standing: Standing,
-    where: Tensor | None = None,
-    times: int = 1,
-    several: int = 1,
-    discipline: str = "fcfs",
-    order: Tensor | None = None,
-    rounds: int | None = None,
-) -> Standing:
-    """Load into each node's free room the models of largest marginal gain, and serve again; as often as asked.
+def build(problem: Problem, r: Tensor, x: Tensor, times: int, several: int, *how: Any) -> Tensor:
+    """x with its free room filled `times` times, each time on the marginals that the last one left; how: of `evaluate`.
 
-    Args:
-        where: nodes that take part, `(..., V)` bool; all when None.
-        times: rounds, each followed by serving and new marginals.
-        several: models a node may load in a round, of different tasks: two of one task would take each other's
-            requests, which marginals of a single model do not see.
+    Many times few models beat few times many: marginals only see one model at a time.
     """
-    able = problem.feasible.free & ~problem.feasible.holds_all[:, None]
-    able = able if where is None else able & where[..., None]
-    models = problem.task_models.clamp(min=0)
-    real = problem.task_models >= 0
+    everywhere = torch.zeros(problem.shape[0], dtype=torch.int64, device=x.device)
     for _ in range(times):
-        room = free_room(problem, standing.x)[..., None]
-        gain = torch.where(able & (problem.sizes <= room), standing.marginals.add, 0.0)
-        best, which = torch.where(real, gain[..., models], 0.0).max(-1)  # (..., V, N)
-        best, task = best.topk(min(several, best.shape[-1]), dim=-1)
-        model = models[task, which.gather(-1, task)]
-        size = problem.sizes.expand(gain.shape).gather(-1, model)
-        load = (best > 0) & (size.cumsum(-1) <= room)
-        x = standing.x.scatter_add(-1, model, load.to(standing.x.dtype))
-        standing = evaluate(problem, r, x, discipline, order, rounds)
-    return standing
+        x = fill(problem, x, add_in_groups(problem, r, Grouped(x, x[None], everywhere, 1), *how), None, several)
+    return x
 
 
-def ruin_and_recreate(
-    problem: Problem,
-    levels: Levels,
-    r: Tensor,
-    standing: Standing,
-    uniform: Tensor,
-    discipline: str = "fcfs",
-    order: Tensor | None = None,
-    rounds: int | None = None,
-) -> Standing:
-    """At every node, unload one model and refill the room; keep what pays. Never gets worse.
-
-    The model to go is the j-th in order of loss per size, with P(j) about 1/j: the least valuable one most often, each
-    of them sooner or later. The levels are tried side by side, each with all others as they were: the types through two
-    nodes of a level are different ones, so a node's change pays if their gain rises. Changes of different levels may
-    get into each other's way. So all that pay are tried together, those of the even and those of the odd levels too,
-    and the best of the three replaces the old allocation if its total gain is higher.
+def fill(problem: Problem, x: Tensor, add: Tensor, into: Tensor | None = None, several: int = 1) -> Tensor:
+    """x with the models of largest marginal gain loaded into each node's free room.
 
     Args:
-        standing: `evaluate` of the allocation to improve, under the same r.
-        uniform: numbers in [0, 1), `(..., V)`.
-
-    Returns:
-        The standing of the improved allocation, or the old one.
+        x: `(..., V, M)`.
+        add: `Marginals.add` there.
+        into: nodes that take part, `(..., V)` bool; all when None.
+        several: models that a node may load, of different tasks: two of one task would take each other's requests,
+            which marginals of a single model do not see.
     """
-    how = (discipline, order, rounds)
-    nodes, models = problem.shape
-    batch = standing.x.shape[:-2]
-    ones = (1,) * len(batch)
-    able = problem.feasible.free & ~problem.feasible.holds_all[:, None] & (standing.x > 0.5)
-    price = torch.where(able, standing.marginals.loss / problem.sizes, torch.inf)
-    count = able.sum(-1)
-    rank = ((count + 1) ** uniform).long().clamp_(min=1) - 1
-    out = price.argsort(stable=True, dim=-1).gather(-1, rank[..., None])
-    ruined = standing.x.scatter(-1, out, torch.where((count > 0)[..., None], 0.0, standing.x.gather(-1, out)))
+    if compiled_for(x, x.numel()):
+        return _fill_compiled(problem, x, add, into, several)
+    able = choices(problem) if into is None else choices(problem) & into[..., None]
+    models = problem.task_models.clamp(min=0)
+    room = free_room(problem, x)[..., None]
+    gain = torch.where(able & (problem.sizes <= room), add, 0.0)
+    best, which = torch.where(problem.task_models >= 0, gain[..., models], 0.0).max(-1)  # (..., V, N)
+    best, task = best.topk(min(several, best.shape[-1]), dim=-1)
+    model = models[task, which.gather(-1, task)]
+    size = problem.sizes.expand(gain.shape).gather(-1, model)
+    load = (best > 0) & (size.cumsum(-1) <= room)
+    return x.scatter_add(-1, model, load.to(x.dtype))
 
-    groups = len(levels.visited)
-    here = levels.level == torch.arange(groups, device=r.device)[:, None]  # (G, V)
-    here = here.view(groups, *ones, nodes)
-    tried = evaluate(problem, r, torch.where(here[..., None], ruined, standing.x), *how)
-    tried = refill(problem, r, tried, here, min(_REFILL, problem.fill_rounds), 1, *how)
-    change = tried.marginals.saved - standing.marginals.saved  # (G, ..., R)
-    through = change.new_zeros(*change.shape[:-1], nodes + 1)
-    through.scatter_add_(-1, levels.visited.view(groups, *ones, -1).expand(change.shape), change)
-    pays = (through[..., :-1] > 0) & here
-    own = levels.level.view(1, *ones, nodes, 1).expand(1, *batch, nodes, models)
-    rows = tried.x.gather(0, own)[0]  # of every node, what its own level tried
 
-    parity = levels.level % 2
-    take = torch.stack((parity >= 0, parity == 0, parity == 1)).view(3, *ones, nodes) & pays.any(0)
-    together = evaluate(problem, r, torch.where(take[..., None], rows, standing.x), *how)
-    best = together.gain.argmax(0)
-    merged = Standing(
-        select(best, together.x), select(best, together.gain), Marginals(*(select(best, t) for t in together.marginals))
+def _fill_compiled(problem: Problem, x: Tensor, add: Tensor, into: Tensor | None, several: int) -> Tensor:
+    from idn_torch.shared import compiled_search
+
+    kernels.use_threads()
+    everywhere = torch.ones(problem.shape[0], dtype=torch.bool) if into is None else into
+    loaded = (x > 0.5).reshape(-1, *problem.shape)
+    compiled_search.fill(
+        *room_arrays(problem),
+        problem.model_task.numpy(),
+        len(problem.task_ids),
+        several,
+        everywhere.expand(*x.shape[:-2], -1).reshape(-1, problem.shape[0]).contiguous().numpy(),
+        add.expand(x.shape).reshape(loaded.shape).contiguous().numpy(),
+        loaded.numpy(),
     )
-    return pick(merged.gain > standing.gain, merged, standing)
+    return loaded.to(x.dtype).view(x.shape)
 
 
 def select(choice: Tensor, values: Sequence[Tensor] | Tensor) -> Tensor:

@@ -248,7 +248,7 @@ class Config:
     """
 
     problem: ProblemConfig = field(default_factory=BackboneConfig)
-    policy: PolicyConfig = field(default_factory=InfidaConfig)
+    policy: PolicyConfig = field(default_factory=MasterConfig)
     seed: Any = 0
     alpha: Any = None
     slots: int | None = None

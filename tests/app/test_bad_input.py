@@ -7,7 +7,7 @@ import pytest
 
 from tests.app.conftest import Command
 
-CAMPUS = ("experiment=campus", "hydra.run.dir=run")
+CAMPUS = ("experiment=campus", "policy=infida", "hydra.run.dir=run")
 BROKEN = """
 schema: idn-scenario/1
 units: {latency: ms, size: MB}

@@ -70,7 +70,13 @@ def test_the_common_bound_of_a_batch_is_the_tightest(tmp_path: Path) -> None:
 
 def test_seeds_share_a_column_other_lists_do_not(command: Command, tmp_path: Path) -> None:
     code, out, _ = command(
-        "experiment=campus", "slots=3", "seed=[0,1,2]", "policy.c=[4,8]", "plots=false", "hydra.run.dir=run"
+        "experiment=campus",
+        "policy=infida",
+        "slots=3",
+        "seed=[0,1,2]",
+        "policy.c=[4,8]",
+        "plots=false",
+        "hydra.run.dir=run",
     )
     assert code == 0
     header = out.splitlines()[2]
@@ -83,7 +89,9 @@ def test_seeds_share_a_column_other_lists_do_not(command: Command, tmp_path: Pat
 
 
 def test_wide_tables_break_into_blocks(command: Command) -> None:
-    _, out, _ = command("experiment=campus", "slots=2", "policy.c=[1,2,3,4,5,6,7,8]", "hydra.run.dir=run")
+    _, out, _ = command(
+        "experiment=campus", "policy=infida", "slots=2", "policy.c=[1,2,3,4,5,6,7,8]", "hydra.run.dir=run"
+    )
     assert out.count("NTAG") > 1
     assert all(len(line) <= 100 for line in out.splitlines()[1:])
     for c in range(1, 9):

@@ -43,7 +43,7 @@ def campus() -> idn.Problem:
 def all_of_them(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     directory = tmp_path_factory.mktemp("compare")
     others = [name for name in POLICIES if name != "infida"]
-    return run_experiment(Config(problem=CAMPUS, seed=[3, 4, 5], compare=others), directory), directory
+    return run_experiment(Config(CAMPUS, InfidaConfig(), seed=[3, 4, 5], compare=others), directory), directory
 
 
 def contenders(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:

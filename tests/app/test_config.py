@@ -50,10 +50,12 @@ def test_every_choice_has_a_file_with_every_option_and_its_default(group: str, c
 def test_small_numbers_are_floats_from_file_command_line_and_python(tmp_path: Path) -> None:
     mine = tmp_path / "experiment" / "mine.yaml"
     mine.parent.mkdir()
-    mine.write_text("# @package _global_\npolicy: {c: 1e-3, floor: 1e-4}\nalpha: 2e+1\n")
+    mine.write_text(
+        "# @package _global_\ndefaults: [override /policy: infida]\npolicy: {c: 1e-3, floor: 1e-4}\nalpha: 2e+1\n"
+    )
     in_python = Config(policy=InfidaConfig(c=1e-3, floor=1e-4), alpha=20.0)
     for config in (
-        composed("policy.c=1e-3", "policy.floor=1e-4", "alpha=2e+1"),
+        composed("policy=infida", "policy.c=1e-3", "policy.floor=1e-4", "alpha=2e+1"),
         composed(f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine"),
     ):
         assert config == in_python
@@ -100,7 +102,7 @@ def test_help_names_every_option_and_choice(command: Command) -> None:
 
 def test_multirun_runs_one_after_the_other(command: Command, tmp_path: Path) -> None:
     code, out, _ = command(
-        "--multirun", "experiment=campus", "slots=2", "plots=false", "policy.refresh=1,2", "hydra.sweep.dir=sweep"
+        "--multirun", "experiment=campus", "slots=2", "plots=false", "policy.moves=0,1", "hydra.sweep.dir=sweep"
     )
     assert code == 0
     assert out.count("NTAG") == 2

@@ -192,7 +192,7 @@ def test_a_finished_run_is_reported_again(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_resumed_run_cannot_change(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    run_experiment(Config(problem=CAMPUS, slots=3, plots=False), tmp_path / "first")
+    run_experiment(Config(CAMPUS, InfidaConfig(), slots=3, plots=False), tmp_path / "first")
     with pytest.raises(InputError, match=message):
         run_experiment(Config(resume=str(tmp_path / "first"), **changes), tmp_path / "second")
     assert not (tmp_path / "second").exists()

@@ -128,7 +128,7 @@ def test_summary_repeats_what_the_library_computes(campus: idn.Problem, tmp_path
 
 
 def test_a_row_per_slot(campus: idn.Problem, tmp_path: Path) -> None:
-    run_experiment(Config(problem=CAMPUS, slots=6, plots=False), tmp_path)
+    run_experiment(Config(CAMPUS, InfidaConfig(), slots=6, plots=False), tmp_path)
     rows = rows_of(tmp_path)
     assert [row["slot"] for row in rows] == list(range(6))
     assert campus.requests is not None
@@ -148,7 +148,7 @@ def test_a_row_per_slot(campus: idn.Problem, tmp_path: Path) -> None:
 
 
 def test_allocation_is_that_of_the_last_slot(campus: idn.Problem, tmp_path: Path) -> None:
-    run_experiment(Config(problem=CAMPUS, slots=6, plots=False), tmp_path)
+    run_experiment(Config(CAMPUS, InfidaConfig(), slots=6, plots=False), tmp_path)
     assert campus.requests is not None
     x = idn.run(campus, idn.Infida(), campus.requests[:6]).state.previous
     expected = {
@@ -211,7 +211,7 @@ def test_a_general_cost_table_has_no_latency_and_no_popularity(
         requests=campus.requests,
     )
     monkeypatch.setattr("idn_torch.app.experiment.build_problem", lambda *_: bare)
-    summary = run_experiment(Config(slots=3), tmp_path)
+    summary = run_experiment(Config(policy=InfidaConfig(), slots=3), tmp_path)
     assert summary["comparison"] == []
     assert summary["latency_per_request"] is None
     table = (tmp_path / "table.txt").read_text()

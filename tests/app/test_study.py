@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from idn_torch.app.config import Config, FileConfig, TreeConfig
+from idn_torch.app.config import Config, FileConfig, InfidaConfig, TreeConfig
 from idn_torch.app.run import run_experiment
 from idn_torch.app.study import StudyConfig, cases
 from idn_torch.app.study_run import run_study
@@ -18,7 +18,9 @@ SMALL: dict[str, Any] = {"problem": "tree", "problem.nodes": 7, "problem.tasks":
 
 
 def study(**changes: Any) -> StudyConfig:
-    return StudyConfig(**{"problem": CAMPUS, "slots": 4, "compare": ["popularity", "offline"], **changes})
+    return StudyConfig(
+        **{"problem": CAMPUS, "policy": InfidaConfig(), "slots": 4, "compare": ["popularity", "offline"], **changes}
+    )
 
 
 def test_every_combination_is_a_case() -> None:
@@ -41,7 +43,7 @@ def test_a_case_is_the_run_alone(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "study" / "cases.jsonl").read_text().splitlines()]
     assert rows == json.loads((tmp_path / "study" / "summary.json").read_text())["rows"]
     for alpha, row in zip((20.0, 80.0), rows, strict=True):
-        config = Config(problem=CAMPUS, slots=4, seed=[1, 2], alpha=alpha, compare=["popularity", "offline"])
+        config = Config(CAMPUS, InfidaConfig(), [1, 2], alpha, slots=4, compare=["popularity", "offline"])
         alone = run_experiment(Config(**{**vars(config), "plots": False}), tmp_path / f"{alpha}")
         for one in [alone, *alone["comparison"]]:
             mine = row["contenders"][one["name"]]

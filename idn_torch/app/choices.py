@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from idn_torch.app.config import (
+    MISSING,
     BackboneConfig,
     FileConfig,
     InfidaConfig,
@@ -66,9 +67,11 @@ def located(config: ProblemConfig) -> ProblemConfig:
     """The same options with absolute paths, so that they mean the same wherever they are read again.
 
     Raises:
-        InputError: no example of that name.
+        InputError: no path, or no example of that name.
     """
     if isinstance(config, FileConfig):
+        if config.path == MISSING:
+            raise InputError("problem.path is missing; give problem.path=...")
         return FileConfig(str(_scenario_file(config.path)))
     if isinstance(config, BackboneConfig | IspConfig) and Path(config.catalog).suffix:  # else a catalog of the package
         return dataclasses.replace(config, catalog=str(Path(config.catalog).absolute()))

@@ -43,11 +43,13 @@ def run_study(config: StudyConfig, directory: str | Path) -> dict[str, Any]:
         >>> run_study(study, "runs/study")["contenders"]["infida"]["mean"]  # doctest: +SKIP
     """
     todo = cases(config)
-    names = {one.name for case in todo for one in _prepared(case).contenders}
-    for case in todo:
-        missing = names - {one.name for one in _prepared(case).contenders}
+    names = [{one.name for one in _prepared(case).contenders} for case in todo]
+    for case, here in zip(todo, names, strict=True):
+        missing = set().union(*names) - here
         if missing:
-            raise InputError(f"case {case.label}: {min(missing)} does not take part in it, but in others")
+            raise InputError(
+                f"case {case.label}: {min(missing)} does not take part in it, but in others; put it in compare"
+            )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     return _Study(directory, config, todo).go()

@@ -107,10 +107,15 @@ def _remarks(summary: dict[str, Any]) -> list[str]:
     if prices is not None and summary["requests"]:
         per_request = 1000 * summary["slots"] / summary["requests"]
         for one in prices:
-            nodes = sorted(one["nodes"].items(), key=lambda item: -item[1]["right"])[:_PLACES]
-            places = ", ".join(f"{node} {per_request * price['right']:.3g}" for node, price in nodes)
+            paying = {node: price["right"] for node, price in one["nodes"].items() if price["right"] > 0}
+            first = sorted(paying.items(), key=lambda item: -item[1])[:_PLACES]
+            places = ", ".join(f"{node} {per_request * price:.3g}" for node, price in first)
             at = "" if len(prices) == 1 else f" at alpha={one['alpha']:g}"
-            out.append(f"the next 1000 {units['size']} pay most{at} at: {places} {units['latency']} per request")
+            out.append(
+                f"the next 1000 {units['size']} pay most{at} at: {places} {units['latency']} per request"
+                if paying
+                else f"more budget would pay at no node{at}"
+            )
     theory = summary["theory"]
     if theory is not None and theory["measured_regret"] is not None:
         out += [
@@ -124,7 +129,8 @@ def _remarks(summary: dict[str, Any]) -> list[str]:
 def _title(figures: Figures) -> str:
     """A policy by its usual name, unless it was given another."""
     name, policy = str(figures["name"]), str(figures["policy"])
-    return name.replace(policy, _TITLES.get(policy, policy), 1) if name.startswith(policy) else name
+    made_up = name == policy or name.startswith(f"{policy} ")
+    return name.replace(policy, _TITLES.get(policy, policy), 1) if made_up else name
 
 
 def _groups(figures: Figures) -> dict[str, list[Figures]]:

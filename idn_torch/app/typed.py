@@ -22,6 +22,8 @@ def changed(config: T, changes: Mapping[str, Any], where: str) -> T:
     Raises:
         InputError: a value is of another type than its field (it is named).
     """
+    if not changes:  # most runs then do without Hydra's parts
+        return config
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

@@ -177,7 +177,7 @@ def build_problem(config: ProblemConfig, dtype: torch.dtype, device: torch.devic
 
 
 def build_policy(config: PolicyConfig, c: float | Tensor, requests: Tensor) -> Policy:
-    """The policy that these options describe, with this step size if it has one, for a run on these requests."""
+    """The policy that these options describe, with this step size if it has one; hindsight is of these requests."""
     policy: Policy = POLICIES[choice_name(config, POLICIES)].build(config, c, requests)
     return policy
 

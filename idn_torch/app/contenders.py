@@ -42,7 +42,7 @@ class Contender:
 
 
 def contenders(
-    config: Config, problem: Problem, batch: Instances, requests: Tensor
+    config: Config, problem: Problem, batch: Instances, requests: Tensor, slots: int
 ) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
     """The policy of a run first, then those beside it; and what the user should know of those left out.
 
@@ -50,7 +50,8 @@ def contenders(
         config: of the run.
         problem: of its first slot.
         batch: of the policy's instances.
-        requests: of all its slots, `(T, R)`.
+        requests: one slot after the other, `(T, R)`; a run of more slots starts over.
+        slots: of the run.
 
     Raises:
         InputError: naming the key or the policy that is wrong.
@@ -70,8 +71,10 @@ def contenders(
                 f"{choice} plans for costs that stay as they are, but latency.swing is {config.latency.swing:g}; "
                 f"make it 0, or leave {choice} out"
             )
+        # Only who plans for all slots needs a row for each: on a large network many slots would take all memory.
+        known = _of_all_slots(requests, slots) if choice in HINDSIGHT else requests
         try:
-            policy = build_policy(options, _step_size(batch) if first else _own_step_size(options), requests)
+            policy = build_policy(options, _step_size(batch) if first else _own_step_size(options), known)
         except InputError as error:
             raise error if first else InputError(f"compare: {name}: {error}") from None
         # Where nothing is drawn, one instance stands for all of the same costs and arrivals.
@@ -102,6 +105,10 @@ def entrants(config: Config) -> dict[str, PolicyConfig]:
             raise InputError(f"compare: {name} takes part twice; leave one out, or give it a name of its own: name=...")
         out[name] = options
     return out
+
+
+def _of_all_slots(requests: Tensor, slots: int) -> Tensor:
+    return requests[torch.arange(slots, device=requests.device) % requests.shape[0]]
 
 
 def _beside(compare: Any, main: str) -> Sequence[Any]:

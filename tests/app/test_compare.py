@@ -112,6 +112,11 @@ def test_hindsight_is_of_the_run_not_of_the_file(name: str, campus: idn.Problem,
         assert summary["ntag"] == pytest.approx(float(alone.ntag()))
 
 
+def test_only_hindsight_needs_the_requests_of_every_slot_at_once() -> None:
+    config = Config(problem=CAMPUS, slots=10**12, cycle=True)
+    assert prepare(config).requests.shape == (48, 5)  # else 40 TB
+
+
 def test_a_plan_is_not_stretched_by_resuming(tmp_path: Path) -> None:
     run_experiment(Config(problem=CAMPUS, policy=OfflineConfig(), slots=5, plots=False), tmp_path / "first")
     with pytest.raises(InputError, match=r"offline planned for the 5 slots.*slots=9 is another run"):

@@ -20,7 +20,7 @@ _FIXED = ("plots", "progress", "resume", "checkpoint_every", "vary", "cases")
 
 @dataclass
 class StudyConfig(Config):
-    """A whole study (`run=study`): a placement run for every case.
+    """A whole study (`run=study`): a placement run for every case, without checkpoints.
 
     Attributes:
         vary: lists of values by key, such as `problem.topology` or `alpha`: every combination is a case.

@@ -16,6 +16,7 @@ WIDTH = 100  # columns that do not fit go into a further block
 
 _RANKED = 3  # more contenders than that are ranked, one a line
 _PLACES = 3  # nodes named for their shadow prices
+_NOTHING = 1e-9  # a price below is an error of rounding
 _TITLES = {
     "infida": "INFIDA",
     "oga": "OGA",
@@ -107,9 +108,9 @@ def _remarks(summary: dict[str, Any]) -> list[str]:
     if prices is not None and summary["requests"]:
         per_request = 1000 * summary["slots"] / summary["requests"]
         for one in prices:
-            paying = {node: price["right"] for node, price in one["nodes"].items() if price["right"] > 0}
-            first = sorted(paying.items(), key=lambda item: -item[1])[:_PLACES]
-            places = ", ".join(f"{node} {per_request * price:.3g}" for node, price in first)
+            each = {node: per_request * price["right"] for node, price in one["nodes"].items()}
+            paying = sorted((item for item in each.items() if item[1] > _NOTHING), key=lambda item: -item[1])
+            places = ", ".join(f"{node} {price:.3g}" for node, price in paying[:_PLACES])
             at = "" if len(prices) == 1 else f" at alpha={one['alpha']:g}"
             out.append(
                 f"the next 1000 {units['size']} pay most{at} at: {places} {units['latency']} per request"

@@ -102,6 +102,13 @@ def test_a_broken_case_is_named_before_anything_is_written(changes: dict[str, An
     assert not (tmp_path / "study").exists()
 
 
+def test_a_case_that_breaks_on_its_way_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^case alpha=1e\+36: slot 0: the figures of infida overflow float32"):
+        run_study(study(vary={"alpha": [20.0, 1e36]}, compare=False, dtype="float32"), tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["status"], summary["cases_done"]) == ("failed", 1)
+
+
 def test_alone_nobody_leads(tmp_path: Path) -> None:
     summary = run_study(
         study(vary={"alpha": [20.0, 80.0], "policy.discipline": ["fcfs", "fair"]}, compare=["offline"]), tmp_path

@@ -1,5 +1,7 @@
 """An internet provider's tree of five tiers, from base stations to a cloud, with detection requests at its edge."""
 
+import itertools
+import operator
 from collections.abc import Sequence
 from os import PathLike
 
@@ -16,6 +18,8 @@ __all__ = ["TIERS", "isp"]
 
 TIERS = ("base station", "central office", "metro", "region", "cloud")
 """Kinds of nodes, from the edge up; ids are such as "metro 3"."""
+
+_MOST_NODES = 100_000  # more is a slip of the keyboard that would take all memory
 
 
 def isp(
@@ -80,6 +84,9 @@ def isp(
     ):
         if len(values) != count or not all(least <= value < float("inf") for value in values):
             raise InputError(f"{what} is {list(values)}; give {count} numbers >= {least}, one for each tier")
+    sizes = list(itertools.accumulate(fan_out, operator.mul, initial=1))  # nodes of each tier, from the cloud down
+    if sum(sizes) > _MOST_NODES:
+        raise InputError(f"fan_out is {list(fan_out)}, which makes {sum(sizes)} nodes; make it at most {_MOST_NODES}")
     check_ranges({}, {}, {"budget_scale": budget_scale})
     if not 0 <= edge_tiers <= len(TIERS):
         raise InputError(f"edge_tiers is {edge_tiers}; it must be from 0 to {len(TIERS)}")
@@ -88,12 +95,11 @@ def isp(
     family = load_catalog(catalog)
     check_gpu(family, "edge_gpu", edge_gpu)
     check_gpu(family, "hub_gpu", hub_gpu)
-    sizes = np.cumprod([1, *fan_out])  # nodes of each tier, from the cloud down
     tier = np.repeat(np.arange(len(TIERS))[::-1], sizes)  # of each node, 0 at the base stations
     place = np.concatenate([np.arange(size) for size in sizes])
-    first = np.concatenate([[0], sizes.cumsum()])
+    first = [0, *itertools.accumulate(sizes)]
     links = [
-        (int(first[depth] + i // fan_out[depth]), int(first[depth + 1] + i), float(link_latency[-1 - depth]))
+        (first[depth] + i // fan_out[depth], first[depth + 1] + i, float(link_latency[-1 - depth]))
         for depth in range(len(TIERS) - 1)
         for i in range(sizes[depth + 1])
     ]

@@ -19,7 +19,7 @@ from idn_torch.prices import Response, price_bound, respond
 from idn_torch.problem import Problem
 from idn_torch.rounding import depround_kernel
 
-__all__ = ["OfflineResult", "OfflineStatus", "offline"]
+__all__ = ["OfflineResult", "OfflineStatus", "check_limits", "offline"]
 
 # Length of the price steps relative to the allocation's: from 0.02 to 0.2 all do, on backbones, trees, random networks.
 _BALANCE = 0.05
@@ -111,6 +111,15 @@ def offline(
         >>> float(best.gain / best.upper_bound)  # 1 would be optimal  # doctest: +SKIP
         0.987
     """
+    check_limits(tol, max_iterations, max_seconds, roundings)
+    rows = merge_rows(problem, requests)
+    best, status = _ascend(problem, rows, tol, max_iterations, max_seconds)
+    x, gain = _best_rounding(problem, rows, best.y, roundings, seed)
+    return OfflineResult(x, best.y, gain, best.gain, best.bound, _gap(best), best.slope, best.iterations, status)
+
+
+def check_limits(tol: float, max_iterations: int, max_seconds: float | None, roundings: int) -> None:
+    """Raise `InputError` for an argument of `offline` that is out of its range."""
     if not 0 < tol < float("inf"):
         raise InputError(f"tol is {tol}; the gap to stop at must be > 0 and finite")
     if max_iterations < 0:
@@ -119,10 +128,6 @@ def offline(
         raise InputError(f"max_seconds is {max_seconds}; give seconds > 0, or None for no limit")
     if roundings < 1:
         raise InputError(f"roundings is {roundings}; it must be at least 1")
-    rows = merge_rows(problem, requests)
-    best, status = _ascend(problem, rows, tol, max_iterations, max_seconds)
-    x, gain = _best_rounding(problem, rows, best.y, roundings, seed)
-    return OfflineResult(x, best.y, gain, best.gain, best.bound, _gap(best), best.slope, best.iterations, status)
 
 
 class _Best(NamedTuple):

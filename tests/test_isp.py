@@ -51,6 +51,7 @@ def test_same_seed_same_requests_and_the_budgets_scale() -> None:
     [
         ({"fan_out": (2, 2)}, r"fan_out is \[2, 2\]; give 4 numbers >= 1"),
         ({"fan_out": (2, 2, 0, 3)}, "fan_out is"),
+        ({"fan_out": (100_000,) * 4}, r"fan_out is .*, which makes 1000010000100001\d* nodes; make it at most 100000"),
         ({"link_latency": (1.0, 2.0, 3.0, -1.0)}, "link_latency is"),
         ({"budgets": (1.0,) * 4}, "budgets is"),
         ({"budget_scale": -1.0}, "budget_scale is -1.0"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from idn_torch.app.config import (
+    MISSING,
     BackboneConfig,
     FileConfig,
     InfidaConfig,
@@ -66,9 +67,11 @@ def located(config: ProblemConfig) -> ProblemConfig:
     """The same options with absolute paths, so that they mean the same wherever they are read again.
 
     Raises:
-        InputError: no example of that name.
+        InputError: no path, or no example of that name.
     """
     if isinstance(config, FileConfig):
+        if config.path == MISSING:
+            raise InputError("problem.path is missing; give problem.path=...")
         return FileConfig(str(_scenario_file(config.path)))
     if isinstance(config, BackboneConfig | IspConfig) and Path(config.catalog).suffix:  # else a catalog of the package
         return dataclasses.replace(config, catalog=str(Path(config.catalog).absolute()))
@@ -174,7 +177,7 @@ def build_problem(config: ProblemConfig, dtype: torch.dtype, device: torch.devic
 
 
 def build_policy(config: PolicyConfig, c: float | Tensor, requests: Tensor) -> Policy:
-    """The policy that these options describe, with this step size if it has one, for a run on these requests."""
+    """The policy that these options describe, with this step size if it has one; hindsight is of these requests."""
     policy: Policy = POLICIES[choice_name(config, POLICIES)].build(config, c, requests)
     return policy
 

@@ -18,9 +18,14 @@ def running_gain(loop: Loop, summary: dict[str, Any]) -> Figure:
     """NTAG of the slots so far, a line for each contender and a panel for each group of instances."""
     experiment = loop.experiment
     groups = experiment.instances.groups()
-    figure = Figure(figsize=(8 if len(groups) == 1 else 5 * len(groups), 4.5), layout="constrained")
-    panels = figure.subplots(1, len(groups), squeeze=False)[0]
-    for axes, (label, members) in zip(panels, groups.items(), strict=True):
+    columns = min(len(groups), 4)
+    rows = -(-len(groups) // columns)
+    figure = Figure(figsize=(8 if columns == 1 else 5 * columns, 4.5 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat[len(groups) :]:
+        axes.set_visible(False)
+    marker = "." if loop.slot < 20 else None  # a single slot makes no line
+    for axes, (label, members) in zip(panels.flat, groups.items(), strict=False):
         for index, one in enumerate(experiment.contenders):
             history = loop.history[one.name]
             history = history[..., members] if history.shape[-1] > 1 else history
@@ -28,13 +33,15 @@ def running_gain(loop: Loop, summary: dict[str, Any]) -> Figure:
             some = requests > 0
             each = torch.where(some, gain / torch.where(some, requests, 1.0), 0.0)
             ntag = each.cumsum(0) / some.cumsum(0).clamp(min=1)
-            axes.plot(ntag.mean(-1).numpy(), color=f"C{index % 10}", ls="-" if index < 10 else "--", label=one.name)
+            style = {"color": f"C{index % 10}", "ls": "-" if index < 10 else "--", "marker": marker}
+            axes.plot(ntag.mean(-1).numpy(), **style, label=one.name)
         axes.set_title(label or summary["problem"], fontsize="small")
         axes.set_xlabel("slot")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel(f"NTAG so far, {summary['units']['latency']} per request")
-    panels[-1].legend(fontsize="x-small", loc="lower right")
+    for axes in panels[:, 0]:
+        axes.set_ylabel(f"NTAG so far, {summary['units']['latency']} per request")
+    panels.flat[len(groups) - 1].legend(fontsize="x-small", loc="lower right")
     return figure
 
 
@@ -61,7 +68,10 @@ def tradeoffs(loop: Loop, summary: dict[str, Any]) -> Figure:
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         axes.grid(alpha=0.3)
-    figure.axes[-1].legend(fontsize="x-small", loc="best")
+    # A panel has no points where no contender has a figure: model updates in a run of one slot.
+    shown = {text: line for axes in figure.axes for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if shown:
+        figure.axes[-1].legend(shown.values(), shown.keys(), fontsize="x-small", loc="best")
     return figure
 
 

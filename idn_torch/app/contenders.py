@@ -11,6 +11,7 @@ from torch import Tensor
 from idn_torch.app.batch import Instances, instances
 from idn_torch.app.choices import HINDSIGHT, POLICIES, UNDRAWN, build_policy, choice_name
 from idn_torch.app.config import Config, PolicyConfig
+from idn_torch.app.typed import changed
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
 from idn_torch.simulation import Policy
@@ -41,7 +42,7 @@ class Contender:
 
 
 def contenders(
-    config: Config, problem: Problem, batch: Instances, requests: Tensor
+    config: Config, problem: Problem, batch: Instances, requests: Tensor, slots: int
 ) -> tuple[tuple[Contender, ...], tuple[str, ...]]:
     """The policy of a run first, then those beside it; and what the user should know of those left out.
 
@@ -49,7 +50,8 @@ def contenders(
         config: of the run.
         problem: of its first slot.
         batch: of the policy's instances.
-        requests: of all its slots, `(T, R)`.
+        requests: one slot after the other, `(T, R)`; a run of more slots starts over.
+        slots: of the run.
 
     Raises:
         InputError: naming the key or the policy that is wrong.
@@ -69,14 +71,19 @@ def contenders(
                 f"{choice} plans for costs that stay as they are, but latency.swing is {config.latency.swing:g}; "
                 f"make it 0, or leave {choice} out"
             )
-        c = _step_size(batch) if first else _own_step_size(options)
+        # Only who plans for all slots needs a row for each: on a large network many slots would take all memory.
+        known = _of_all_slots(requests, slots) if choice in HINDSIGHT else requests
+        try:
+            policy = build_policy(options, _step_size(batch) if first else _own_step_size(options), known)
+        except InputError as error:
+            raise error if first else InputError(f"compare: {name}: {error}") from None
         # Where nothing is drawn, one instance stands for all of the same costs and arrivals.
         alone = not first and choice in UNDRAWN and "alpha" not in batch.listed and config.order == "index"
         out.append(
             Contender(
                 name,
                 choice,
-                build_policy(options, c, requests),
+                policy,
                 seed.new_zeros(()) if alone else seed,
                 () if alone else batch.batch,
             )
@@ -100,6 +107,10 @@ def entrants(config: Config) -> dict[str, PolicyConfig]:
     return out
 
 
+def _of_all_slots(requests: Tensor, slots: int) -> Tensor:
+    return requests[torch.arange(slots, device=requests.device) % requests.shape[0]]
+
+
 def _beside(compare: Any, main: str) -> Sequence[Any]:
     if isinstance(compare, bool):
         return [name for name in _USUAL if name != main] if compare else []
@@ -114,7 +125,7 @@ def _entrant(entry: Any, discipline: str) -> tuple[str, PolicyConfig]:
     if not isinstance(given, Mapping) or "policy" not in given:
         raise InputError(f"compare holds {entry!r}; give the name of a policy, or a mapping {{policy: NAME, ...}}")
     choice = given["policy"]
-    if choice not in POLICIES:
+    if not isinstance(choice, str) or choice not in POLICIES:
         raise InputError(f"compare: there is no policy {choice!r}; use one of {', '.join(POLICIES)}")
     kind = POLICIES[choice].config
     known = [f.name for f in dataclasses.fields(kind) if f.name != "discipline"]
@@ -123,7 +134,10 @@ def _entrant(entry: Any, discipline: str) -> tuple[str, PolicyConfig]:
         if key not in known:
             raise InputError(f"compare: {choice} has no option {key!r} there; known: {', '.join(known)}")
     made_up = " ".join([choice, *(f"{key}={value}" for key, value in changes.items())])
-    return str(given.get("name", made_up)), kind(**changes, discipline=discipline)
+    name = given.get("name", made_up)
+    if isinstance(name, bool) or not isinstance(name, str | int | float) or not str(name).strip():
+        raise InputError(f"compare: a name is {name!r}; give some text, or leave it out")
+    return str(name), changed(kind(discipline=discipline), changes, f"compare: {choice} ")
 
 
 def _step_size(batch: Instances) -> float | Tensor:
@@ -137,5 +151,5 @@ def _own_step_size(options: PolicyConfig) -> float | Tensor:
     """That of a policy beside, a single number."""
     batch = instances(Config(policy=options))
     if "c" in batch.listed:
-        raise InputError("compare: a list of step sizes is for the policy itself: policy.c=[...]")
+        raise InputError("a list of step sizes is for the policy itself: policy.c=[...]")
     return _step_size(batch)

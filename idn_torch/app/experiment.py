@@ -118,8 +118,7 @@ def prepare(config: Config) -> Experiment:
     _check_latency(config, problem)
     requests = _requests(config, problem)
     slots = config.slots or requests.shape[0]
-    everything = requests[torch.arange(slots, device=requests.device) % requests.shape[0]]
-    policies, notes = contenders(config, problem, batch, everything)
+    policies, notes = contenders(config, problem, batch, requests, slots)
     return Experiment(config, problem, requests, slots, batch, policies, (*notes, *_excluded(problem)))
 
 

@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from idn_torch.app.config import BackboneConfig
@@ -90,6 +91,8 @@ def tiers(loop: Loop) -> Figure:
     for axes, one, table in zip(panels.flat, contenders, tables, strict=False):
         image = axes.imshow(table.numpy(), aspect="auto", origin="lower", vmin=0, vmax=max(top, 1e-9), cmap="magma_r")
         axes.set_title(one.name, fontsize="small")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in panels.flat[len(contenders) :]:
         axes.set_visible(False)
     for axes in panels[-1]:

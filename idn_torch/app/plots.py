@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,15 +16,19 @@ from idn_torch.app.loop import FIGURES, Loop
 from idn_torch.app.network_plots import prices_map, tiers
 from idn_torch.app.observe import TIERS
 
-__all__ = ["draw_plots", "new_figure", "save"]
+__all__ = ["draw_plots", "names_as_they_are", "new_figure", "save"]
+
+# Those of nodes, tasks and policies are the user's: two $ in one are no formula.
+names_as_they_are = mpl.rc_context({"text.parse_math": False})
 
 _TIER_COLOURS = ("#1b7837", "#a6dba0", "#9970ab", "#bdbdbd")
 _LARGEST_MAP = 150  # nodes or tasks that a map still shows
 _FEW = 3  # contenders whose every slot can be told apart in one plot
 
 
+@names_as_they_are
 def draw_plots(directory: Path, loop: Loop, summary: dict[str, Any]) -> None:
-    """Write all plots. No state of matplotlib is read or set but its own defaults."""
+    """Write all plots. Of matplotlib's settings one is changed for that time, and none kept."""
     experiment = loop.experiment
     problem, many = experiment.problem, len(experiment.contenders) > _FEW
     plots = {"gain": running_gain(loop, summary) if many else _gain(loop, summary), "served": _served(loop)}

@@ -8,18 +8,19 @@ from typing import Any
 
 from idn_torch.app.choices import POLICIES, PROBLEMS
 from idn_torch.app.config import Config
+from idn_torch.app.typed import changed
 from idn_torch.errors import InputError
 
 __all__ = ["Case", "StudyConfig", "cases"]
 
 _GROUPS = {"problem": PROBLEMS, "policy": POLICIES}
-# What a study decides itself, or has only once.
+# What a study has only once, or not at all.
 _FIXED = ("plots", "progress", "resume", "checkpoint_every", "vary", "cases")
 
 
 @dataclass
 class StudyConfig(Config):
-    """A whole study (`run=study`): a placement run for every case.
+    """A whole study (`run=study`): a placement run for every case, without checkpoints.
 
     Attributes:
         vary: lists of values by key, such as `problem.topology` or `alpha`: every combination is a case.
@@ -46,7 +47,7 @@ class Case:
     def label(self) -> str:
         """Its changes in one line."""
         return " ".join(
-            str(value) if key in ("problem", "problem.topology") else f"{key.rpartition('.')[2]}={_shown(value)}"
+            str(value) if key in ("problem", "problem.topology") else f"{_short(key)}={_shown(value)}"
             for key, value in self.changes.items()
         )
 
@@ -57,11 +58,16 @@ def cases(config: StudyConfig) -> list[Case]:
     Raises:
         InputError: no case, or a key or value that is wrong (it is named).
     """
+    if config.resume is not None or config.checkpoint_every:
+        raise InputError("a study writes no checkpoints: leave out resume and checkpoint_every")
     vary, single = config.vary or {}, config.cases or [{}]
     if not isinstance(vary, Mapping) or not all(_is_list(values) and values for values in vary.values()):
         raise InputError(f"vary is {vary!r}; give lists of values by key, such as {{alpha: [25, 75]}}")
     if not _is_list(single) or not all(isinstance(changes, Mapping) for changes in single):
         raise InputError(f"cases is {single!r}; give a list of mappings, such as [{{alpha: 25}}, {{alpha: 75}}]")
+    for key in vary:
+        if any(key in changes for changes in single):
+            raise InputError(f"{key} is both in vary and in cases; leave it out of one of them")
     base = Config(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Config)})
     out = []
     for changes in single:
@@ -88,19 +94,27 @@ def _changed(config: Config, key: str, value: Any) -> Config:
     if not option:
         if group in _GROUPS:
             choices = _GROUPS[group]
-            if value not in choices:
+            if not isinstance(value, str) or value not in choices:
                 raise InputError(f"a case sets {group} to {value!r}; use one of {', '.join(choices)}")
-            value = choices[value].config()
-        return dataclasses.replace(config, **{group: value})
+            # The discipline is the run's, not the policy's: all its contenders share it.
+            shared = {"discipline": config.policy.discipline} if group == "policy" else {}
+            return dataclasses.replace(config, **{group: choices[value].config(**shared)})
+        return changed(config, {group: value}, "a case sets ")
     part = getattr(config, group)
     inner = [f.name for f in dataclasses.fields(part)] if dataclasses.is_dataclass(part) else []
     if option not in inner:
         raise InputError(f"a case sets {key!r}, but {group} has no such option; known: {', '.join(inner)}")
-    return dataclasses.replace(config, **{group: dataclasses.replace(part, **{option: value})})
+    return dataclasses.replace(config, **{group: changed(part, {option: value}, f"a case sets {group}.")})
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _short(key: str) -> str:
+    """An option without its group, unless the run has one of that name: `alpha` is not `problem.alpha`."""
+    option = key.rpartition(".")[2]
+    return key if option in (f.name for f in dataclasses.fields(Config)) else option
 
 
 def _shown(value: Any) -> str:

@@ -1,5 +1,6 @@
 """plots/*.png of a study: every policy in every case, and where the policy leads over a grid."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -7,27 +8,41 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from idn_torch.app.choices import HINDSIGHT
-from idn_torch.app.plots import save
+from idn_torch.app.plots import names_as_they_are, save
 from idn_torch.app.study_summary import rivals
+from idn_torch.app.study_table import case_names
 
 __all__ = ["draw_study"]
 
 
+_WIDEST = 100  # inches; beyond that matplotlib may refuse
+
+
+@names_as_they_are
 def draw_study(directory: Path, summary: dict[str, Any]) -> None:
     """Write all plots that the study has values for."""
     save(directory / "plots" / "cases.png", _cases(summary))
     if 2 <= len(summary["vary"]) <= 3 and len(summary["rows"]) == _size(summary["vary"]):
         contenders = summary["rows"][0]["contenders"]
-        for name in (name for name, one in contenders.items() if one["policy"] not in HINDSIGHT):
-            save(directory / "plots" / f"lead_{_file_name(name)}.png", _lead(summary, name))
+        for name, file in _file_names(contenders).items():
+            lead = _lead(summary, name) if contenders[name]["policy"] not in HINDSIGHT else None
+            if lead is not None and np.isfinite(lead).any():
+                save(directory / "plots" / f"lead_{file}.png", _lead_map(summary, name, lead))
 
 
 def _size(vary: dict[str, list[Any]]) -> int:
     return int(np.prod([len(values) for values in vary.values()]))
 
 
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)
+def _file_names(names: Iterable[str]) -> dict[str, str]:
+    """A part of a file's name for each, unlike any other's."""
+    out: dict[str, str] = {}
+    for name in names:
+        file = "".join(c if c.isalnum() else "_" for c in name)
+        while file in out.values():
+            file += "_"
+        out[name] = file
+    return out
 
 
 def _ratios(summary: dict[str, Any], name: str) -> np.ndarray:
@@ -38,7 +53,7 @@ def _ratios(summary: dict[str, Any], name: str) -> np.ndarray:
 def _cases(summary: dict[str, Any]) -> Figure:
     """Share of the bound, a column of dots for each case."""
     rows = summary["rows"]
-    figure = Figure(figsize=(3 + 0.35 * len(rows), 6), layout="constrained")
+    figure = Figure(figsize=(min(3 + 0.35 * len(rows), _WIDEST), 6), layout="constrained")
     axes = figure.subplots()
     for index, name in enumerate(rows[0]["contenders"]):
         axes.plot(
@@ -49,20 +64,25 @@ def _cases(summary: dict[str, Any]) -> Figure:
             ms=5,
             label=name,
         )
-    axes.set_xticks(range(len(rows)), [row["case"] for row in rows], rotation=90, fontsize="xx-small")
+    labels, legend = case_names(rows)
+    axes.set_xticks(range(len(rows)), labels, rotation=90, fontsize="xx-small")
+    axes.set_xlabel("case, as numbered in table.txt" if legend else "", fontsize="small")
     axes.set_ylabel("gain, share of the certified bound")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="x-small", loc="lower left")
     return figure
 
 
-def _lead(summary: dict[str, Any], name: str) -> Figure:
-    """Ratio less the best of the other online policies', over the varied options; a panel for each third value."""
+def _lead(summary: dict[str, Any], name: str) -> np.ndarray | None:
+    """Ratio less the best of the other online policies' in every case; None without any."""
+    others = [_ratios(summary, rival) for rival in rivals(summary["rows"][0]["contenders"], name)]
+    return _ratios(summary, name) - np.max(others, axis=0) if others else None
+
+
+def _lead_map(summary: dict[str, Any], name: str, lead: np.ndarray) -> Figure:
+    """The lead over the varied options, a panel for each third value."""
     vary = summary["vary"]
     keys, values = list(vary), [list(v) for v in vary.values()]
-    contenders = summary["rows"][0]["contenders"]
-    others = [_ratios(summary, rival) for rival in rivals(contenders, name)]
-    lead = _ratios(summary, name) - np.max(others, axis=0) if others else _ratios(summary, name)
     grid = lead.reshape([len(v) for v in values])
     if len(keys) == 2:
         grid, keys, values = grid[..., None], [*keys, ""], [*values, [""]]
@@ -73,7 +93,8 @@ def _lead(summary: dict[str, Any], name: str) -> Figure:
         table = grid[:, :, index]
         image = axes.imshow(table, cmap="RdBu", vmin=-top, vmax=top, aspect="auto", origin="lower")
         for (i, j), value in np.ndenumerate(table):
-            axes.text(j, i, f"{value:+.3f}", ha="center", va="center", fontsize="x-small")
+            ink = "w" if abs(value) > 0.6 * top else "k"
+            axes.text(j, i, f"{value:+.3f}", ha="center", va="center", fontsize="x-small", color=ink)
         axes.set_xticks(range(len(values[1])), [str(v) for v in values[1]], fontsize="x-small")
         axes.set_yticks(range(len(values[0])), [str(v) for v in values[0]], fontsize="x-small")
         axes.set_xlabel(keys[1], fontsize="small")

@@ -1,13 +1,15 @@
 """A whole study: from a configuration to a directory with a row for every case. Hydra is not needed here."""
 
+import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from idn_torch.app.experiment import Experiment, prepare
+from idn_torch.app.experiment import prepare
 from idn_torch.app.files import dump_json, write_bytes, write_json
 from idn_torch.app.lifecycle import ended_in_order, progress
 from idn_torch.app.loop import Loop, threads
@@ -43,19 +45,26 @@ def run_study(config: StudyConfig, directory: str | Path) -> dict[str, Any]:
         >>> run_study(study, "runs/study")["contenders"]["infida"]["mean"]  # doctest: +SKIP
     """
     todo = cases(config)
-    names = {one.name for case in todo for one in _prepared(case).contenders}
+    names = []
     for case in todo:
-        missing = names - {one.name for one in _prepared(case).contenders}
+        with _named(case):
+            names.append({one.name for one in prepare(case.config).contenders})
+    for case, here in zip(todo, names, strict=True):
+        missing = set().union(*names) - here
         if missing:
-            raise InputError(f"case {case.label}: {min(missing)} does not take part in it, but in others")
+            raise InputError(
+                f"case {case.label}: {min(missing)} does not take part in it, but in others; put it in compare"
+            )
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     return _Study(directory, config, todo).go()
 
 
-def _prepared(case: Case) -> Experiment:
+@contextlib.contextmanager
+def _named(case: Case) -> Iterator[None]:
+    """Put the case in front of what is wrong with it."""
     try:
-        return prepare(case.config)
+        yield
     except IDNError as error:
         raise type(error)(f"case {case.label}: {error}") from None
 
@@ -106,12 +115,13 @@ class _Study:
 
 def _play(case: Case) -> dict[str, Any]:
     """The run of one case."""
-    experiment = _prepared(case)
     log.info("case %s", case.label)
-    with threads(experiment.threads), torch.no_grad():
-        loop = Loop.start(experiment)
-        while loop.slot < experiment.slots:
-            loop.step()
-        loop.collect()
-        loop.tighten()
-        return case_row(case, loop)
+    with _named(case):
+        experiment = prepare(case.config)
+        with threads(experiment.threads), torch.no_grad():
+            loop = Loop.start(experiment)
+            while loop.slot < experiment.slots:
+                loop.step()
+            loop.collect()
+            loop.tighten()
+            return case_row(case, loop)

@@ -1,10 +1,11 @@
 """The table at the end of a study: a line per case, a column per policy, and each policy over all cases below."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from idn_torch.app.table import blocks
 
-__all__ = ["render_study"]
+__all__ = ["case_names", "render_study"]
 
 _WIDEST = 40  # cases with longer labels get numbers, and a list of what they stand for
 
@@ -16,11 +17,7 @@ def render_study(summary: dict[str, Any]) -> str:
     if not rows:
         return head
     last = ["mean", "95 % confidence, +-", "least", "best online or tied in", "ms per slot"]
-    labels, legend = [row["case"] for row in rows], []
-    if max(map(len, labels)) > _WIDEST:
-        wide = len(str(len(labels)))
-        legend = ["\n".join(f"{index:>{wide}}  {label}" for index, label in enumerate(labels, 1))]
-        labels = [f"{index:>{wide}}" for index in range(1, len(labels) + 1)]
+    labels, legend = case_names(rows)
     names = ["", *labels, *last]
     columns = []
     for name in rows[0]["contenders"]:
@@ -29,11 +26,22 @@ def render_study(summary: dict[str, Any]) -> str:
         if name in contenders:
             one = contenders[name]
             column += [_ratio(one["mean"]), _ratio(one["half_width"]), _ratio(one["least"])]
-            column += [f"{one['best_or_tied']} of {one['cases']}", f"{1e3 * one['seconds_per_slot']:,.1f}"]
+            best = one["best_or_tied"]
+            column += ["-" if best is None else f"{best} of {one['cases']}", f"{1e3 * one['seconds_per_slot']:,.1f}"]
         else:
             column += ["-"] * len(last)
         columns.append(column)
     return "\n\n".join([head, *legend, *blocks(names, columns)])
+
+
+def case_names(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """Labels of all cases, numbers where one is too long; and the list of what those stand for, if any."""
+    labels = [row["case"] for row in rows]
+    if max(map(len, labels)) <= _WIDEST:
+        return labels, []
+    wide = len(str(len(labels)))
+    numbers = [f"{index:>{wide}}" for index in range(1, len(labels) + 1)]
+    return numbers, ["\n".join(f"{index}  {label}" for index, label in zip(numbers, labels, strict=True))]
 
 
 def _ratio(value: float | None) -> str:

@@ -143,13 +143,13 @@ def _common_bound(loop: Loop) -> Tensor | None:
     """The bound that no policy has a part in, `(B,)`: of all instances of one problem the tightest holds for each."""
     experiment = loop.experiment
     alpha = experiment.instances.column("alpha")
-    for one in experiment.contenders:
-        cuts = loop.states[one.name].common
-        if cuts.slots > 0:
-            each = cuts.bound(experiment.problem).cpu().reshape(-1).expand(len(alpha))
-            same = [[other == mine for other in alpha] for mine in alpha]
-            return torch.where(torch.tensor(same), each, torch.inf).amin(-1)
-    return None
+    all_cuts = [loop.states[one.name].common for one in experiment.contenders]
+    found = [cuts.bound(experiment.problem).cpu().reshape(-1).expand(len(alpha)) for cuts in all_cuts if cuts.slots]
+    if not found:
+        return None
+    each = torch.stack(found).amin(0)
+    same = [[other == mine for other in alpha] for mine in alpha]
+    return torch.where(torch.tensor(same), each, torch.inf).amin(-1)
 
 
 def _shared_bound(loop: Loop) -> Tensor | None:

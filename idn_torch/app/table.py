@@ -16,6 +16,7 @@ WIDTH = 100  # columns that do not fit go into a further block
 
 _RANKED = 3  # more contenders than that are ranked, one a line
 _PLACES = 3  # nodes named for their shadow prices
+_NOTHING = 1e-9  # a price below is an error of rounding
 _TITLES = {
     "infida": "INFIDA",
     "oga": "OGA",
@@ -107,10 +108,15 @@ def _remarks(summary: dict[str, Any]) -> list[str]:
     if prices is not None and summary["requests"]:
         per_request = 1000 * summary["slots"] / summary["requests"]
         for one in prices:
-            nodes = sorted(one["nodes"].items(), key=lambda item: -item[1]["right"])[:_PLACES]
-            places = ", ".join(f"{node} {per_request * price['right']:.3g}" for node, price in nodes)
+            each = {node: per_request * price["right"] for node, price in one["nodes"].items()}
+            paying = sorted((item for item in each.items() if item[1] > _NOTHING), key=lambda item: -item[1])
+            places = ", ".join(f"{node} {price:.3g}" for node, price in paying[:_PLACES])
             at = "" if len(prices) == 1 else f" at alpha={one['alpha']:g}"
-            out.append(f"the next 1000 {units['size']} pay most{at} at: {places} {units['latency']} per request")
+            out.append(
+                f"the next 1000 {units['size']} pay most{at} at: {places} {units['latency']} per request"
+                if paying
+                else f"more budget would pay at no node{at}"
+            )
     theory = summary["theory"]
     if theory is not None and theory["measured_regret"] is not None:
         out += [
@@ -124,7 +130,8 @@ def _remarks(summary: dict[str, Any]) -> list[str]:
 def _title(figures: Figures) -> str:
     """A policy by its usual name, unless it was given another."""
     name, policy = str(figures["name"]), str(figures["policy"])
-    return name.replace(policy, _TITLES.get(policy, policy), 1) if name.startswith(policy) else name
+    made_up = name == policy or name.startswith(f"{policy} ")
+    return name.replace(policy, _TITLES.get(policy, policy), 1) if made_up else name
 
 
 def _groups(figures: Figures) -> dict[str, list[Figures]]:

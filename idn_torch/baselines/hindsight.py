@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from idn_torch.baselines.static import StaticPolicy, batch_shape
-from idn_torch.offline import OfflineResult, offline
+from idn_torch.offline import OfflineResult, check_limits, offline
 from idn_torch.problem import Problem
 from idn_torch.shapes import broadcast_shapes
 
@@ -43,11 +43,15 @@ class Offline(StaticPolicy):
     max_seconds: float | None = None
     roundings: int = 64
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self.tol, self.max_iterations, self.max_seconds, self.roundings)
+
     def init(self, problem: Problem, seed: Tensor | int = 0, batch: tuple[int, ...] = ()) -> OfflineState:
         """Find the allocation. The seed only gives its batch dims.
 
         Raises:
-            InputError: as `idn_torch.offline`.
+            InputError: no requests, or a wrong count (the type is named).
         """
         found = offline(problem, self.requests, self.tol, self.max_iterations, self.max_seconds, self.roundings)
         shape = broadcast_shapes(batch_shape(problem, seed, batch), found.x.shape[:-2])

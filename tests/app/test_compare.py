@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import idn_torch as idn
 from idn_torch.app.choices import EXAMPLES, HINDSIGHT, POLICIES, UNDRAWN
@@ -111,6 +112,11 @@ def test_hindsight_is_of_the_run_not_of_the_file(name: str, campus: idn.Problem,
         assert summary["ntag"] == pytest.approx(float(alone.ntag()))
 
 
+def test_only_hindsight_needs_the_requests_of_every_slot_at_once() -> None:
+    config = Config(problem=CAMPUS, slots=10**12, cycle=True)
+    assert prepare(config).requests.shape == (48, 5)  # else 40 TB
+
+
 def test_a_plan_is_not_stretched_by_resuming(tmp_path: Path) -> None:
     run_experiment(Config(problem=CAMPUS, policy=OfflineConfig(), slots=5, plots=False), tmp_path / "first")
     with pytest.raises(InputError, match=r"offline planned for the 5 slots.*slots=9 is another run"):
@@ -139,6 +145,45 @@ def test_entries_have_options_and_names_of_their_own(tmp_path: Path) -> None:
     assert "infida refresh=4_gain" in first
 
 
+@pytest.mark.parametrize(("name", "shown"), [("olag faster", "OLAG faster"), ("olaga", "olaga"), (7, "7")])
+def test_a_name_is_shown_as_it_is_given(name: Any, shown: str, tmp_path: Path) -> None:
+    compare = [{"policy": "olag", "name": name}]
+    run_experiment(Config(problem=CAMPUS, compare=compare, slots=1, plots=False), tmp_path)
+    assert (tmp_path / "table.txt").read_text().splitlines()[2].split("INFIDA")[1].strip() == shown
+
+
+def test_values_are_converted_as_overrides_are(tmp_path: Path) -> None:
+    ((name, options),) = list(entrants(Config(compare=[{"policy": "infida", "floor": 0, "refresh": "3"}])).items())[1:]
+    assert name == "infida floor=0 refresh=3"
+    assert options == InfidaConfig(floor=0.0, refresh=3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_plots_of_one_slot_many_groups_and_odd_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from idn_torch.app import plots
+
+    figures: dict[str, Figure] = {}
+    save = plots.save
+
+    def keep(path: Path, figure: Figure) -> None:
+        figures[path.stem] = figure
+        save(path, figure)
+
+    monkeypatch.setattr(plots, "save", keep)
+    compare: list[Any] = ["popularity", "random_feasible", {"policy": "olag", "name": "$x^$"}]
+    policy = InfidaConfig(c=[float(c) for c in range(1, 7)])
+    run_experiment(Config(problem=CAMPUS, policy=policy, compare=compare, slots=1), tmp_path)
+    panels = [axes for axes in figures["gain"].axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == [f"c={c}" for c in range(1, 7)]
+    assert all(line.get_marker() == "." for axes in panels for line in axes.get_lines())
+    assert figures["gain"].get_figwidth() == 20
+    # Nothing can be said of updates, but the legend is there.
+    assert not figures["tradeoffs"].axes[1].get_lines()
+    legend = figures["tradeoffs"].axes[1].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["infida", "popularity", "random_feasible", "$x^$"]
+
+
 def test_several_alphas_make_a_ranking_each(command: Command, tmp_path: Path) -> None:
     code, out, err = command(
         "experiment=campus",
@@ -150,9 +195,20 @@ def test_several_alphas_make_a_ranking_each(command: Command, tmp_path: Path) ->
     assert (code, err) == (0, "")
     assert out.count("of bound") == 2
     assert out.index("alpha=20") < out.index("alpha=80")
-    assert out.count("pay most at alpha=") == 2
     prices = json.loads((tmp_path / "run" / "summary.json").read_text())["shadow_prices"]
     assert [one["alpha"] for one in prices] == [20, 80]
+    assert not any(price["right"] > 0 for one in prices for price in one["nodes"].values())
+    assert "more budget would pay at no node at alpha=20\nmore budget would pay at no node at alpha=80\n" in out
+
+
+def test_only_nodes_where_budget_pays_are_named(all_of_them: tuple[dict[str, Any], Path]) -> None:
+    summary, directory = all_of_them
+    (line,) = (line for line in (directory / "table.txt").read_text().splitlines() if "pay most" in line)
+    per_request = 1000 * 48 / summary["requests"]
+    prices = {node: per_request * one["right"] for node, one in summary["shadow_prices"][0]["nodes"].items()}
+    assert 0 < sum(price > 1e-9 for price in prices.values()) < 3
+    for node, price in prices.items():
+        assert (f" {node} {price:.3g}" in line) == (price > 1e-9)
 
 
 @pytest.mark.parametrize("policy", [choice.config() for choice in POLICIES.values()], ids=list(POLICIES))

@@ -69,4 +69,4 @@ def test_the_console_script_runs_from_another_directory(wheel: Path, tmp_path: P
     }
     out = run(scripts / "idn-torch", "slots=1", "plots=false", "hydra.run.dir=real", cwd=elsewhere)
     assert out.startswith("sndlib/germany50: 50 nodes")
-    assert "problem     backbone | file | tree" in run(scripts / "idn-torch", "--help", cwd=elsewhere)
+    assert "problem     backbone | file | isp | tree" in run(scripts / "idn-torch", "--help", cwd=elsewhere)

@@ -148,7 +148,7 @@ def test_entries_have_options_and_names_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "shown"), [("olag faster", "OLAG faster"), ("olaga", "olaga"), (7, "7")])
 def test_a_name_is_shown_as_it_is_given(name: Any, shown: str, tmp_path: Path) -> None:
     compare = [{"policy": "olag", "name": name}]
-    run_experiment(Config(problem=CAMPUS, compare=compare, slots=1, plots=False), tmp_path)
+    run_experiment(Config(CAMPUS, InfidaConfig(), compare=compare, slots=1, plots=False), tmp_path)
     assert (tmp_path / "table.txt").read_text().splitlines()[2].split("INFIDA")[1].strip() == shown
 
 

@@ -35,7 +35,7 @@ def zipf_shares(items: int, exponent: float = 1.0) -> NDArray[np.float64]:
     if items < 1:
         raise InputError(f"items is {items}; Zipf's law needs at least one")
     if not 0 <= exponent < float("inf"):
-        raise InputError(f"the Zipf exponent is {exponent}; it must be >= 0 and finite")
+        raise InputError(f"zipf_exponent is {exponent}; it must be >= 0 and finite")
     weights = np.arange(1, items + 1, dtype=np.float64) ** -exponent
     return weights / weights.sum()
 

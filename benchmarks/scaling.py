@@ -1,13 +1,14 @@
 """How the time of an INFIDA slot and of its kernels grows with R, K, V and B, each varied alone over a factor of 16.
 
-The other sizes stay: nodes that no path meets are added for V, models of every task for K (and so M), request types at
-further nodes for R. An exponent of 1 is linear; where it is less, part of the time does not depend on the size, and 0
-means none of it does.
+The other sizes stay: nodes that no path meets are added for V, models of every task for K (and so M), further types
+like those that are there for R. An exponent of 1 is linear; where it is less, part of the time does not depend on the
+size, and 0 means none of it does.
 
 The least processor time is fitted: with threads that sleep while they wait, it is the work of all of them, and other
 programs disturb it little. Run: `python -m benchmarks.scaling --plot scaling.png`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from idn_torch import generators
 from idn_torch.gain import gain_and_subgradient_kernel
 from idn_torch.infida import Infida
 from idn_torch.mirror import mirror_step_kernel
+from idn_torch.problem import Problem
 from idn_torch.rounding import depround_kernel
 from idn_torch.serving import serve_kernel
 
@@ -27,7 +29,7 @@ TASKS = 20
 FACTORS = (1, 2, 4, 8, 16)
 # Smallest sizes of each sweep: all large enough for the compiled kernels.
 SWEEPS: dict[str, dict[str, int]] = {
-    "R": {"nodes": 4096, "types": 5_000, "models": 4, "batch": 1},
+    "R": {"nodes": 512, "types": 10_240, "models": 30, "batch": 1},
     "K": {"nodes": 4096, "types": 20_000, "models": 4, "batch": 1},
     "V": {"nodes": 1024, "types": 20_000, "models": 30, "batch": 1},
     "B": {"nodes": 256, "types": 5_000, "models": 10, "batch": 8},
@@ -35,10 +37,28 @@ SWEEPS: dict[str, dict[str, int]] = {
 VARIED = {"R": "types", "K": "models", "V": "nodes", "B": "batch"}
 
 
+def repeated(problem: Problem, times: int) -> Problem:
+    """The problem with every request type so many times."""
+    ranked = problem.ranked
+    tables = {f.name: getattr(ranked, f.name) for f in dataclasses.fields(ranked)}
+    assert problem.requests is not None
+    assert problem.path_latency is not None
+    return dataclasses.replace(
+        problem,
+        type_ids=problem.type_ids * times,
+        type_task=problem.type_task.repeat(times),
+        paths=problem.paths.repeat(times, 1),
+        path_latency=problem.path_latency.repeat(times, 1),
+        requests=problem.requests.repeat(1, times),
+        ranked=type(ranked)(**{name: t.repeat(times, *(1,) * (t.ndim - 1)) for name, t in tables.items()}),
+    )
+
+
 def ways(nodes: int, types: int, models: int, batch: int) -> tuple[dict[str, Callable[[], Any]], dict[str, int]]:
     """The whole slot and its kernels on one problem, and the problem's letters."""
     depth = 2 + int(np.ceil(np.log(nodes) / np.log(8)))
-    problem = generators.tree(nodes, 8, depth, TASKS, models, types)
+    once = min(types, nodes * TASKS)
+    problem = repeated(generators.tree(nodes, 8, depth, TASKS, models, once), types // once)
     assert problem.requests is not None
     policy = Infida()
     state = policy.init(problem, torch.arange(batch))

@@ -53,7 +53,7 @@ def _ratios(summary: dict[str, Any], name: str) -> np.ndarray:
 def _cases(summary: dict[str, Any]) -> Figure:
     """Share of the bound, a column of dots for each case."""
     rows = summary["rows"]
-    figure = Figure(figsize=(min(3 + 0.35 * len(rows), _WIDEST), 6), layout="constrained")
+    figure = Figure(figsize=(min(5 + 0.35 * len(rows), _WIDEST), 6), layout="constrained")
     axes = figure.subplots()
     for index, name in enumerate(rows[0]["contenders"]):
         axes.plot(
@@ -69,7 +69,7 @@ def _cases(summary: dict[str, Any]) -> Figure:
     axes.set_xlabel("case, as numbered in table.txt" if legend else "", fontsize="small")
     axes.set_ylabel("gain, share of the certified bound")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small", loc="lower left")
+    figure.legend(fontsize="x-small", loc="outside right upper")
     return figure
 
 

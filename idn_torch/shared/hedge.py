@@ -140,7 +140,7 @@ class Master:
         # Nothing gained yet, so that any guess, however small, decides: only the order of these numbers matters.
         guess = realised_gain(
             problem,
-            even_requests(problem, key.expand(shape).contiguous()),
+            even_requests(problem),
             torch.stack(_allocations(state)),
             self.discipline,
         )

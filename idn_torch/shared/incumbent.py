@@ -22,8 +22,10 @@ __all__ = ["Incumbent", "IncumbentState", "even_requests"]
 _GREEDY_ROUNDS = 16
 # Far beyond any capacity that could bind, and a count in every dtype.
 _MOST_REQUESTS = 1e6
-# A slot that no run reaches: the numbers of the guess are its own.
-_GUESS = 2**31 - 1
+# A slot that no run reaches: the numbers of the taste are its own.
+_TASTE = 2**31 - 1
+# Models whose gains are nearer than this, relatively, count as equal.
+_SPREAD = 1e-2
 
 
 class IncumbentState(NamedTuple):
@@ -75,7 +77,7 @@ class Incumbent:
         key = key.expand(shape).contiguous()
         several = -(-most_models(problem) // _GREEDY_ROUNDS)
         x = _bare(problem, problem.sizes.expand(*shape, *problem.shape))
-        x = build(problem, even_requests(problem, key), x, _GREEDY_ROUNDS, several, self.discipline)
+        x = build(problem, even_requests(problem), x, _GREEDY_ROUNDS, several, _taste(problem, key), self.discipline)
         return IncumbentState(0, x, key, find_levels(problem), several)
 
     def step(
@@ -106,7 +108,8 @@ class Incumbent:
             start = adopt(problem, state.levels, r, begun, proposals, *how).x
         standing = evaluate(problem, r, start, *how)
         if state.slot == 0:
-            x = build(problem, r, _bare(problem, start), _GREEDY_ROUNDS, state.greedy, *how)
+            bare = _bare(problem, start)
+            x = build(problem, r, bare, _GREEDY_ROUNDS, state.greedy, _taste(problem, state.seed), *how)
         else:
             x = fill(problem, start, standing.marginals.add)
         filled = evaluate(problem, r, x, *how)
@@ -120,19 +123,19 @@ class Incumbent:
         return state._replace(slot=state.slot + 1, x=x), gain
 
 
-def even_requests(problem: Problem, key: Tensor) -> Tensor:
-    """A guess before anything is known, `(..., R)`: every type asks for about what a model serves. Runs on the host.
+def even_requests(problem: Problem) -> Tensor:
+    """A guess before anything is known, `(R,)`: every type asks for about what a model serves. Runs on the host.
 
-    Few requests would leave capacities out of account, very many would leave all but the costs out. They differ by up
-    to a tenth at random: between equal ones the order of the tasks would decide, which may be that of their popularity.
-
-    Args:
-        key: seeds, `(...)` int64.
+    Few requests would leave capacities out of account, very many would leave all but the costs out.
     """
     able = choices(problem)
     amount = float(problem.capacity[able].double().mean()) if bool(able.any()) else 0.0
-    factor = 0.9 + 0.2 * uniforms(key, len(problem.type_ids), 1, _GUESS, problem.dtype)[..., 0]
-    return (min(amount, _MOST_REQUESTS) * factor).round()
+    return problem.sizes.new_full((len(problem.type_ids),), round(min(amount, _MOST_REQUESTS)))
+
+
+def _taste(problem: Problem, key: Tensor) -> Tensor:
+    """What each node prefers among equals, `(..., V, M)`: a function of the seeds `(...)`."""
+    return 1 + _SPREAD * uniforms(key, *problem.shape, _TASTE, problem.dtype)
 
 
 def _bare(problem: Problem, like: Tensor) -> Tensor:

@@ -100,14 +100,23 @@ def evaluate(
     return Standing(x, gain, around)
 
 
-def build(problem: Problem, r: Tensor, x: Tensor, times: int, several: int, *how: Any) -> Tensor:
-    """x with its free room filled `times` times, each time on the marginals that the last one left; how: of `evaluate`.
+def build(
+    problem: Problem, r: Tensor, x: Tensor, times: int, several: int, taste: Tensor | float = 1.0, *how: Any
+) -> Tensor:
+    """x with its free room filled `times` times, each time on the marginals that the last one left.
 
     Many times few models beat few times many: marginals only see one model at a time.
+
+    Args:
+        several: models that a node may load at a time.
+        taste: factors near 1 on the marginals, `(..., V, M)`. Where models saturate, those of many tasks gain the same:
+            without it every node would load the same ones of them.
+        how: of `evaluate`.
     """
     everywhere = torch.zeros(problem.shape[0], dtype=torch.int64, device=x.device)
     for _ in range(times):
-        x = fill(problem, x, add_in_groups(problem, r, Grouped(x, x[None], everywhere, 1), *how), None, several)
+        add = add_in_groups(problem, r, Grouped(x, x[None], everywhere, 1), *how)
+        x = fill(problem, x, add * taste, None, several)
     return x
 
 
@@ -128,7 +137,7 @@ def fill(problem: Problem, x: Tensor, add: Tensor, into: Tensor | None = None, s
     room = free_room(problem, x)[..., None]
     gain = torch.where(able & (problem.sizes <= room), add, 0.0)
     best, which = torch.where(problem.task_models >= 0, gain[..., models], 0.0).max(-1)  # (..., V, N)
-    best, task = best.topk(min(several, best.shape[-1]), dim=-1)
+    best, task = (t[..., :several] for t in best.sort(dim=-1, descending=True, stable=True))
     model = models[task, which.gather(-1, task)]
     size = problem.sizes.expand(gain.shape).gather(-1, model)
     load = (best > 0) & (size.cumsum(-1) <= room)

@@ -234,7 +234,7 @@ def _theory(loop: Loop, contenders: Sequence[Figures]) -> dict[str, Any] | None:
         "psi": PSI,
         **constants._asdict(),
         "measured_regret": measured,
-        "source": "derived for this package, not printed in the paper; for coupling and residual drawn, floor 0, and "
+        "source": "derived for this package, not the paper's; for coupling and residual drawn, floor 0, and "
         "capacities that do not depend on the draw; measured_regret is psi * T * upper_bound less INFIDA's gain in the "
         "run, at least its regret",
     }

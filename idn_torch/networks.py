@@ -254,12 +254,14 @@ def _named(site: _Site, repositories: Sequence[str]) -> list[int]:
     """Node indices of the clouds that the caller named."""
     names = [repositories] if isinstance(repositories, str) else list(repositories)
     if not names:
-        raise InputError("repositories is empty; name at least one node, or give None for two central ones")
+        raise InputError(
+            "repositories is empty; name at least one node, or give None (null in a configuration) for two central ones"
+        )
     for name in names:
         if name not in site.node_ids:
             raise InputError(
-                f"repositories: {unknown('node', name, site.node_ids)}; name one of these, or give None for two "
-                "central ones"
+                f"repositories: {unknown('node', name, site.node_ids)}; name one of these, or give None (null "
+                "in a configuration) for two central ones"
             )
         if names.count(name) > 1:
             raise InputError(f"repositories: {name!r} is named twice; name each node once")

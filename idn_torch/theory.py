@@ -1,7 +1,6 @@
 """Constants of the regret guarantee, for one problem and horizon.
 
-Derived for the s-weighted entropy from the standard analysis of online mirror ascent; the excerpt of the paper at hand
-does not print its own constants.
+Derived for the s-weighted entropy from the standard analysis of online mirror ascent; they are not the paper's own.
 """
 
 import math

@@ -228,23 +228,24 @@ def _theory(loop: Loop, contenders: Sequence[Figures]) -> dict[str, Any] | None:
         return None
     measured = None
     infida = next((one for one in contenders if one["policy"] == "infida"), None)
-    if infida is not None and infida["upper_bound"] is not None:
-        measured = loop.slot * (PSI * infida["upper_bound"] - infida["time_averaged_gain"])
+    if infida is not None and infida["own_upper_bound"] is not None:
+        measured = loop.slot * (PSI * infida["own_upper_bound"] - infida["time_averaged_gain"])
     return {
         "psi": PSI,
         **constants._asdict(),
         "measured_regret": measured,
-        "source": "derived for this package, not printed in the paper; for coupling and residual drawn, floor 0, and "
-        "capacities that do not depend on the draw; measured_regret is psi * T * upper_bound less INFIDA's gain in the "
-        "run, at least its regret",
+        "source": "derived for this package, not the paper's; for coupling and residual drawn, floor 0, and "
+        "capacities that do not depend on the draw; measured_regret is psi * T * own_upper_bound less INFIDA's gain "
+        "in the run, at least its regret",
     }
 
 
 def versions() -> dict[str, str]:
     """Of this package, of Python, and of what the figures depend on."""
-    packages = ("torch", "numpy", "hydra-core", "topohub")
+    packages = ("numpy", "hydra-core", "topohub")
     return {
         "idn_torch": idn_torch.__version__,
         "python": platform.python_version(),
+        "torch": torch.__version__,  # with the build, which the package's metadata may leave out
         **{name: metadata.version(name) for name in packages},
     }

@@ -120,7 +120,7 @@ def _remarks(summary: dict[str, Any]) -> list[str]:
     theory = summary["theory"]
     if theory is not None and theory["measured_regret"] is not None:
         out += [
-            f"INFIDA's regret against (1 - 1/e) of the bound: {theory['measured_regret']:.3g};",
+            f"INFIDA's regret against (1 - 1/e) of its own bound: at most {theory['measured_regret']:.3g};",
             f"the theorem allows {theory['regret']:.3g} "
             f"(eta = {theory['eta']:.3g}, D = {theory['diameter']:.3g}, norm = {theory['norm']:.3g})",
         ]

@@ -33,7 +33,7 @@ class OlagState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Olag:
-    """Online load-aware greedy (this project's definition; the paper's is not in the excerpt at hand).
+    """Online load-aware greedy (this project's definition, not the paper's).
 
     At the end of a slot each node looks at the phi requests of each type that reached it, those it served and those it
     forwarded. With a model they would save `sum phi * relu(reference - gamma)`; if those that save anything are more

@@ -111,7 +111,7 @@ def test_summary_repeats_what_the_library_computes(campus: idn.Problem, tmp_path
     for v, node in enumerate(campus.node_ids):
         assert entry["nodes"][node] == pytest.approx({"left": float(prices.left[v]), "right": float(prices.right[v])})
     assert beside["time_averaged_gain_fractional"] is None
-    regret = 48 * ((1 - 1 / math.e) * float(shared) - float(infida.gain.mean()))
+    regret = 48 * ((1 - 1 / math.e) * float(bound) - float(infida.gain.mean()))
     assert summary["theory"]["measured_regret"] == pytest.approx(regret)
     assert summary["theory"]["eta"] == pytest.approx(idn.theory(campus, campus.requests).eta)
     for key, value in {"policy": "infida", "slots": 48, "seed": 3, "device": "cpu", "dtype": "float64"}.items():

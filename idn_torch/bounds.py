@@ -13,6 +13,7 @@ from idn_torch.batching import with_row_axis
 from idn_torch.checks import check_tensors
 from idn_torch.gain import gain_and_subgradient_kernel
 from idn_torch.problem import Problem
+from idn_torch.sums import steady_sum
 
 __all__ = ["Cuts", "knapsack", "upper_bound"]
 
@@ -67,7 +68,7 @@ class Cuts(NamedTuple):
     def add(self, value: Tensor, slope: Tensor, y: Tensor) -> "Cuts":
         """With one more slot's cut: gain `(...)` and supergradient `(..., V, M)` at y."""
         slope = slope.double()
-        offset = value.double() - (slope * y).sum((-2, -1))
+        offset = value.double() - steady_sum((slope * y).flatten(-2))
         return Cuts(self.offset + offset, self.slope + slope, self.slots + 1)
 
     def bound(self, problem: Problem) -> Tensor:
@@ -92,4 +93,4 @@ def knapsack(problem: Problem, slope: Tensor) -> Tensor:
     before = taken.cumsum(-1) - taken
     part = ((budget - before) / torch.where(taken > 0, taken, 1.0)).clamp(0, 1)
     fixed = torch.where(where.fixed, slope, 0.0)
-    return (value * part + fixed).sum((-2, -1))
+    return steady_sum((value * part + fixed).flatten(-2))

@@ -93,6 +93,15 @@ def test_a_batch_equals_the_loop():
         assert close(shared_upper_bound(problem, one), bound)
 
 
+def test_a_batch_of_tables_equals_the_loop():
+    problem = random_problem(5, slots=6)
+    cost = problem.cost_table()
+    costs = torch.where(cost.isfinite(), cost, 0.0) * torch.tensor([1.0, 2.0, 0.5], dtype=cost.dtype).view(3, 1, 1, 1)
+    together = shared_upper_bound(problem.with_cost(costs), problem.requests)
+    for one, bound in zip(costs, together, strict=True):
+        assert close(shared_upper_bound(problem.with_cost(one), problem.requests), bound)
+
+
 def test_the_tracker_stays_on_a_pretended_device(three_nodes):
     problem = three_nodes.to(dtype=torch.float32)
     tracker = SharedBound.none(problem)

@@ -4,9 +4,11 @@ import torch
 
 import idn_torch as idn
 from idn_torch import kernels
+from idn_torch.bounds import Cuts
 from idn_torch.shared import Duals, shared_gain
 from idn_torch.shared import gain as module
 from idn_torch.shared.gain import shared_gain_kernel
+from idn_torch.sums import steady_sum
 from tests import shared_oracle as oracle
 from tests.instances import close, feasible_allocation, random_allocation, random_problem
 from tests.pretend import pretended, pretended_cuda
@@ -197,6 +199,33 @@ def test_a_state_is_left_as_it_was():
     assert all(torch.equal(a, b) for a, b in zip(kept, state, strict=True))
     whole = shared_gain(problem, r, y, 8)
     assert close(more.bound, whole.bound)
+
+
+def test_one_large_instance_does_not_depend_on_the_number_of_threads():
+    """More types, and more options, than torch sums in one thread."""
+    problem = idn.generators.tree(nodes=2000, tasks=18, models_per_task=1, dtype=torch.float64)
+    assert min(len(problem.type_ids), problem.sizes.numel()) > 1 << 15
+    y = random_allocation(problem, 0)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 4):
+            torch.set_num_threads(count)
+            cut = shared_gain(problem, problem.requests[0], y, 3)
+            found.append((*cut[:3], *cut.state, Cuts.none(problem).add(cut.bound, cut.supergradient, y).bound(problem)))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_a_steady_sum_is_the_sum():
+    values = torch.rand(2, 3, 9001, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for n in (0, 1, 4096, 4097, 9001):
+        assert close(steady_sum(values[..., :n]), values[..., :n].sum(-1))
+    assert steady_sum(values.float(), torch.float64).dtype == torch.float64
+    ones = torch.ones(1 << 14, dtype=torch.float32) * (1 << 24)
+    assert steady_sum(ones + 2, torch.float64) == float((1 << 24) + 2) * (1 << 14)
 
 
 def test_it_stays_on_a_pretended_device(three_nodes):

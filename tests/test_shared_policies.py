@@ -285,6 +285,17 @@ def test_a_batch_of_seeds_and_tables_equals_the_loop(name, least, monkeypatch):
                 assert close(a[i, j], b)
 
 
+@pytest.mark.parametrize("make", [lambda c: {"shared": Shared(c=c)}, lambda c: {"others": (idn.Infida(c=c),)}])
+def test_a_master_of_several_step_sizes_equals_the_loop(make):
+    problem = random_problem(2, slots=3, budget=(0.2, 0.6))
+    steps = torch.tensor([4.0, 16.0], dtype=torch.float64)
+    together = idn.run(problem, Master(**make(steps)))
+    for i, c in enumerate(steps.tolist()):
+        one = idn.run(problem, Master(**make(c)))
+        assert close(together.gain[i], one.gain)
+        assert torch.equal(together.state.policy.x[i], one.state.policy.x)
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_padding_leaves_a_run_unchanged(name):
     small = idn.run(problem_with(4), POLICIES[name], seed=1)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from idn_torch.batching import with_row_axis
 from idn_torch.bounds import Cuts
 from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
@@ -82,7 +83,7 @@ def shared_upper_bound(problem: Problem, requests: Tensor, passes: int = 2, iter
         raise InputError(f"passes is {passes} and iterations {iterations}; they must be at least 1 and 0")
     if requests.shape[-2] == 0:
         raise InputError("there are no requests to bound the gain of: give requests (..., T, R) with at least one slot")
-    check_tensors(problem, r=requests)
+    check_tensors(with_row_axis(problem), r=requests)
     check_counts(problem, requests)
     tracker = SharedBound.none(problem, tuple(requests.shape[:-2]))
     best = torch.full(requests.shape[:-2], torch.inf, dtype=torch.float64, device=requests.device)

@@ -20,6 +20,7 @@ from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
 from idn_torch.shared.workers import compiled_for, owners
+from idn_torch.sums import steady_sum
 
 __all__ = ["Duals", "SharedGain", "shared_gain", "shared_gain_kernel"]
 
@@ -151,8 +152,8 @@ def shared_gain_kernel(problem: Problem, r: Tensor, y: Tensor, iterations: int, 
     capacity = problem.capacity.masked_fill(problem.repository, 0.0).flatten()
     cost, _, first = flat_tables(problem, batch)
     largest = (cost.gather(-1, first[..., None])[..., 0] - cost[..., 0]).clamp(min=0)
-    some = r.sum(-1)
-    mean = (r * largest).sum(-1) / torch.where(some > 0, some, 1.0)
+    some = steady_sum(r)
+    mean = steady_sum(r * largest) / torch.where(some > 0, some, 1.0)
     w = _STEP / torch.where(mean > 0, mean, 1.0)
     if compiled_for(r, size * types * ranks):
         slope, intercept = _compiled(problem, batch, r, y, capacity, w, iterations, flow, nu, mu)
@@ -160,7 +161,7 @@ def shared_gain_kernel(problem: Problem, r: Tensor, y: Tensor, iterations: int, 
         table = _Table(problem, batch, r, y)
         _primal_dual(table, capacity, w, iterations, flow, nu, mu)
         slope, intercept = _close(table, capacity, nu, mu)
-    value = intercept + (slope * y).sum(-1, dtype=torch.float64)
+    value = intercept + steady_sum(slope * y, torch.float64)
     return SharedGain(
         slope.view(*batch, nodes, models),
         intercept.to(y.dtype).view(batch),
@@ -245,7 +246,7 @@ def _close(table: _Table, capacity: Tensor, nu: Tensor, mu: Tensor) -> tuple[Ten
         table.largest_at_options,
         table.at_options,
     )
-    return slope, (table.r * closed).sum(-1, dtype=torch.float64)
+    return slope, steady_sum(table.r * closed, torch.float64)
 
 
 def _least(
@@ -316,4 +317,4 @@ def _compiled(
         _PASSES,
         *(t.numpy() for t in (flow, nu, mu, closed, scratch, slope)),
     )
-    return slope, (r * closed).sum(-1, dtype=torch.float64)
+    return slope, steady_sum(r * closed, torch.float64)

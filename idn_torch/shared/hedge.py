@@ -123,7 +123,8 @@ class Master:
     def init(self, problem: Problem, seed: Tensor | int = 0, batch: tuple[int, ...] = ()) -> MasterState:
         """The experts' own first states; arguments as in `Infida.init`."""
         key = torch.as_tensor(seed, dtype=torch.int64, device=problem.device)
-        shape = tuple(broadcast_shapes(batch, key.shape, problem.ranked.cost.shape[:-2]))
+        steps = (torch.as_tensor(getattr(policy, "c", 1.0)).shape for policy in (self.shared, *self.others))
+        shape = tuple(broadcast_shapes(batch, key.shape, problem.ranked.cost.shape[:-2], *steps))
         shared, incumbent = None, None
         if self.weights:
             shared = self._shared().init(problem, key, shape)

@@ -125,7 +125,7 @@ def row_capacity(problem: Problem) -> Tensor:
 def fill_rows(problem: Problem, rows: Rows, x: Tensor) -> Tensor:
     """Load into every node's free budget the models of best mean marginal gain that fit, as `infida.fill_budgets`."""
     where = problem.feasible
-    free = where.free & ~where.holds_all[:, None]
+    free = where.choices
     while True:
         fits = free & (problem.sizes <= free_room(problem, x)[..., None]) & (x < 0.5)
         if not fits.any():

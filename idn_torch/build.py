@@ -338,7 +338,7 @@ def _task_models(model_task: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
 
 
 def _fill_rounds(sizes: Tensor, feasible: FeasibleSet) -> int:
-    choose = feasible.free & ~feasible.holds_all[:, None]
+    choose = feasible.choices
     biggest = torch.where(choose, sizes, 0.0).amax(-1)
     smallest = torch.where(choose, sizes, torch.inf).amin(-1)
     return int((biggest / smallest).floor().amax())

@@ -26,10 +26,20 @@ class FeasibleSet(NamedTuple):
     budgets: Tensor
     holds_all: Tensor
 
+    @property
+    def choices(self) -> Tensor:
+        """Entries that an allocation may or may not load, `(..., V, M)` bool: the free ones of nodes that choose."""
+        return self.free & ~self.holds_all[..., None]
+
     def complete(self, y: Tensor) -> Tensor:
         """`y` on nodes that choose, 1 on free entries of nodes that hold everything and on fixed ones, else 0."""
         y = torch.where(self.free, y, 0.0)
         return torch.where(self.fixed | (self.free & self.holds_all[..., None]), 1.0, y)
+
+
+def budget_slack(budgets: Tensor) -> Tensor:
+    """Room that is none, `(..., V)`: decimal sizes that add up to a budget may miss it by roundings of this size."""
+    return 8 * torch.finfo(budgets.dtype).eps * budgets
 
 
 def feasible_set(sizes: Tensor, budgets: Tensor, fixed: Tensor | None) -> FeasibleSet:
@@ -43,8 +53,7 @@ def feasible_set(sizes: Tensor, budgets: Tensor, fixed: Tensor | None) -> Feasib
     if fixed is None:
         fixed = torch.zeros_like(sizes, dtype=torch.bool)
     left = budgets - torch.where(fixed, sizes, 0.0).sum(-1)
-    # Decimal sizes that add up to a budget exactly may miss it by a rounding: 0.3 - 0.1 holds 0.2.
-    slack = 8 * torch.finfo(budgets.dtype).eps * budgets
+    slack = budget_slack(budgets)  # 0.3 - 0.1 holds 0.2
     left = torch.where(left.abs() <= slack, 0.0, left)
     free = ~fixed & (sizes <= (left + slack)[..., None]) & (left > 0)[..., None]
     holds_all = torch.where(free, sizes, 0.0).sum(-1) <= left + slack

@@ -185,7 +185,8 @@ def gain_and_subgradient_kernel(
 
         total = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
         table_kernels.gain_and_subgradient(
-            *kernels.owners(problem, size),
+            *kernels.owners(problem, size)[:2],
+            problem.type_task.numpy(),
             *map(kernels.rows, (cost, option, first, r, lam, y, slope, total)),
         )
         return total.sum(-1).to(y.dtype).reshape(batch), slope.reshape(*batch, nodes, models)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from idn_torch.errors import InputError
+from idn_torch.feasible import budget_slack
 from idn_torch.gain import gain_and_subgradient_kernel
 from idn_torch.marginal import marginal_gains
 from idn_torch.mirror import first_allocation, lift, mirror_step_kernel, slope_norm
@@ -200,7 +201,7 @@ def free_room(problem: Problem, x: Tensor) -> Tensor:
     """Budget that allocation x leaves at each node, `(..., V)`; negative where it exceeds it by more than rounding."""
     used = (problem.sizes * x).sum(-1, dtype=torch.float64)
     room = problem.budgets.double() - used
-    slack = 8 * torch.finfo(problem.dtype).eps * problem.budgets.double()
+    slack = budget_slack(problem.budgets).double()
     return torch.where(room.abs() <= slack, 0.0, room)
 
 
@@ -218,7 +219,7 @@ def fill_budgets(problem: Problem, x: Tensor, r: Tensor, lam: Tensor) -> Tensor:
     fall when others load.
     """
     where = problem.feasible
-    free = where.free & ~where.holds_all[:, None]
+    free = where.choices
     for _ in range(problem.fill_rounds):
         fits = free & (problem.sizes <= free_room(problem, x)[..., None])
         best, model = marginal_gains(problem, r, lam, x, fits).max(-1, keepdim=True)

@@ -94,7 +94,7 @@ def slope_norm(grad: Tensor, sizes: Tensor, where: FeasibleSet, mirror_map: str)
     `max_m |g| / s` for the entropy (dual to the s-weighted l1 norm), the l2 norm for Euclidean; 0 where a node holds
     everything.
     """
-    slope = torch.where(where.free & ~where.holds_all[..., None], grad, 0.0)
+    slope = torch.where(where.choices, grad, 0.0)
     if mirror_map == "euclidean":
         return slope.square().sum(-1).sqrt()
     return (slope.abs() / sizes).amax(-1)

@@ -97,7 +97,8 @@ def _compiled(
     slope = torch.zeros(y.shape, dtype=y.dtype)
     value = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
     arrays = map(kernels.rows, (*tables, r, y, old, pace, prices, slope, value))
-    row_kernels.respond(*kernels.owners(problem, size), capacity.numpy(), share.numpy(), *arrays)
+    owner = (*kernels.owners(problem, size)[:2], problem.type_task.numpy())
+    row_kernels.respond(*owner, capacity.numpy(), share.numpy(), *arrays)
     return prices, slope, value.sum(-1)
 
 

@@ -119,7 +119,7 @@ def project_negentropy(log_y: Tensor, sizes: Tensor, where: FeasibleSet, passes:
     if passes is None and kernels.compiled_for(log_y, log_y.numel()):
         return where.complete(_compiled("negentropy", log_y, sizes, where))
     least = torch.finfo(log_y.dtype).min
-    choose = where.free & ~where.holds_all[..., None]
+    choose = where.choices
     unclipped = choose.expand(broadcast_shapes(choose.shape, log_y.shape))
     y = torch.zeros_like(log_y)
     limit = log_y.shape[-1] if passes is None else passes
@@ -170,7 +170,7 @@ def project_euclidean(y: Tensor, sizes: Tensor, where: FeasibleSet, passes: int 
         return gpu.project(y, sizes, where, "euclidean")
     if passes is None and kernels.compiled_for(y, y.numel()):
         return where.complete(_compiled("euclidean", y, sizes, where))
-    choose = where.free & ~where.holds_all[..., None]
+    choose = where.choices
     y = y - _euclidean_shift(y, sizes, choose, where.budgets, passes) * sizes
     y = y - _euclidean_shift(y, sizes, choose, where.budgets, passes) * sizes
     return where.complete(y.clamp(0, 1))

@@ -138,7 +138,7 @@ def _serve_compiled(
     full = (problem.capacity.flatten() <= 0) & ~problem.repository.flatten()
     full = full.expand(size, -1).contiguous()
     common = (*map(kernels.rows, (cost, option, first, r, x.flatten(1) > 0.5)), problem.capacity.flatten().numpy())
-    owner = kernels.owners(problem, size)
+    owner = (*kernels.owners(problem, size)[:2], problem.type_task.numpy())
     if discipline == "fcfs":
         out = map(kernels.rows, (served, load, *sums))
         table_kernels.serve_fcfs(*owner, kernels.rows(order), *common, *out)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from idn_torch.bounds import Cuts
 from idn_torch.errors import InputError
+from idn_torch.feasible import budget_slack
 from idn_torch.offline import OfflineResult
 from idn_torch.problem import Problem
 
@@ -60,7 +61,7 @@ def shadow_prices(problem: Problem, slope: Tensor | Cuts | OfflineResult) -> Sha
     size = problem.sizes.double()
     budget = where.budgets.double()[..., None]
     # Sizes that add up to a budget in decimals may miss it by a rounding.
-    slack = 8 * torch.finfo(problem.dtype).eps * problem.budgets.double()[..., None]
+    slack = budget_slack(problem.budgets).double()[..., None]
     ratio = torch.where(where.free, worth / size, -1.0)
     ratio, order = ratio.sort(stable=True, descending=True, dim=-1)
     real = ratio >= 0

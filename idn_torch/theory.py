@@ -47,7 +47,7 @@ def theory(problem: Problem, requests: Tensor) -> Theory:
         InputError: no node has a choice to make, or no request can gain anything.
     """
     where = problem.feasible
-    choose = where.free & ~where.holds_all[:, None]
+    choose = where.choices
     total = torch.where(choose, problem.sizes, 0.0).sum(-1).double()
     nodes = total > 0
     if not nodes.any():

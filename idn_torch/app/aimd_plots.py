@@ -12,7 +12,7 @@ from idn_torch import aimd
 from idn_torch.app.aimd_experiment import AimdExperiment, Draw
 from idn_torch.app.aimd_observe import Observed
 from idn_torch.app.aimd_summary import quantile
-from idn_torch.app.plots import new_figure, save
+from idn_torch.app.figures import new_figure, save
 
 __all__ = ["draw_aimd_plots"]
 

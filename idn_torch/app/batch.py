@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from idn_torch.app.config import Config
+from idn_torch.app.config import Config, PolicyConfig
 from idn_torch.errors import InputError
 
-__all__ = ["Instance", "Instances", "instances", "seeds"]
+__all__ = ["Instance", "Instances", "instances", "seeds", "step_sizes"]
 
 _LARGEST_SEED = 2**63 - 1
 
@@ -63,15 +63,24 @@ def instances(config: Config) -> Instances:
         InputError: naming the key that holds something else, or a number out of range.
     """
     seed = seeds(config.seed)
-    c: list[Any] = [None]
-    if hasattr(config.policy, "c"):
-        c = _numbers("policy.c", config.policy.c, "a number > 0", lambda value: 0 < value < math.inf)
+    c = step_sizes(config.policy)
     alpha: list[Any] = [None]
     if config.alpha is not None:
         alpha = _numbers("alpha", config.alpha, "a number >= 0", lambda value: 0 <= value < math.inf)
     combinations = tuple(Instance(s, _float(k), _float(a)) for k, a, s in itertools.product(c, alpha, seed))
     listed = {"seed": seed, "c": c, "alpha": alpha}
     return Instances(combinations, frozenset(key for key, values in listed.items() if len(values) > 1))
+
+
+def step_sizes(policy: PolicyConfig) -> list[Any]:
+    """Read `policy.c`, a number or a list of them; `[None]` for a policy without step size.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    if not hasattr(policy, "c"):
+        return [None]
+    return _numbers("policy.c", policy.c, "a number > 0", lambda value: 0 < value < math.inf)
 
 
 def seeds(value: Any) -> list[int]:

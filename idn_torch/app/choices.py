@@ -11,6 +11,7 @@ from torch import Tensor
 from idn_torch.app.config import (
     MISSING,
     BackboneConfig,
+    DetectionConfig,
     FileConfig,
     InfidaConfig,
     IspConfig,
@@ -73,7 +74,7 @@ def located(config: ProblemConfig) -> ProblemConfig:
         if config.path == MISSING:
             raise InputError("problem.path is missing; give problem.path=...")
         return FileConfig(str(_scenario_file(config.path)))
-    if isinstance(config, BackboneConfig | IspConfig) and Path(config.catalog).suffix:  # else a catalog of the package
+    if isinstance(config, DetectionConfig) and Path(config.catalog).suffix:  # else a catalog of the package
         return dataclasses.replace(config, catalog=str(Path(config.catalog).absolute()))
     return config
 
@@ -88,20 +89,13 @@ def _scenario_file(path: str) -> Path:
     return file
 
 
-def _backbone(config: BackboneConfig, dtype: torch.dtype, device: torch.device) -> Problem:
-    return backbone(**_options(config), dtype=dtype, device=device)
-
-
-def _isp(config: IspConfig, dtype: torch.dtype, device: torch.device) -> Problem:
-    return isp(**_options(config), dtype=dtype, device=device)
+def _made_by(problem: Callable[..., Problem]) -> Callable[..., Problem]:
+    """A problem whose options are the arguments of the function that makes it."""
+    return lambda config, dtype, device: problem(**_options(config), dtype=dtype, device=device)
 
 
 def _file(config: FileConfig, dtype: torch.dtype, device: torch.device) -> Problem:
     return load_problem(config.path, dtype=dtype, device=device)
-
-
-def _tree(config: TreeConfig, dtype: torch.dtype, device: torch.device) -> Problem:
-    return tree(**_options(config), dtype=dtype, device=device)
 
 
 def _of(policy: Callable[..., Policy]) -> Callable[..., Policy]:
@@ -136,10 +130,10 @@ def _master(config: MasterConfig, c: float | Tensor, requests: Tensor) -> Policy
 
 
 PROBLEMS = {
-    "backbone": Choice(BackboneConfig, _backbone),
-    "isp": Choice(IspConfig, _isp),
+    "backbone": Choice(BackboneConfig, _made_by(backbone)),
+    "isp": Choice(IspConfig, _made_by(isp)),
     "file": Choice(FileConfig, _file),
-    "tree": Choice(TreeConfig, _tree),
+    "tree": Choice(TreeConfig, _made_by(tree)),
 }
 POLICIES = {
     "infida": Choice(InfidaConfig, _stepping(Infida)),

@@ -7,6 +7,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from idn_torch.app.figures import marker, panel_grid
 from idn_torch.app.loop import FIGURES, Loop
 
 __all__ = ["running_gain", "tradeoffs"]
@@ -18,13 +19,8 @@ def running_gain(loop: Loop, summary: dict[str, Any]) -> Figure:
     """NTAG of the slots so far, a line for each contender and a panel for each group of instances."""
     experiment = loop.experiment
     groups = experiment.instances.groups()
-    columns = min(len(groups), 4)
-    rows = -(-len(groups) // columns)
-    figure = Figure(figsize=(8 if columns == 1 else 5 * columns, 4.5 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in panels.flat[len(groups) :]:
-        axes.set_visible(False)
-    marker = "." if loop.slot < 20 else None  # a single slot makes no line
+    figure, panels = panel_grid(len(groups), 8 if len(groups) == 1 else 5, 4.5)
+    dot = "." if loop.slot < 20 else None  # a single slot makes no line
     for axes, (label, members) in zip(panels.flat, groups.items(), strict=False):
         for index, one in enumerate(experiment.contenders):
             history = loop.history[one.name]
@@ -33,7 +29,7 @@ def running_gain(loop: Loop, summary: dict[str, Any]) -> Figure:
             some = requests > 0
             each = torch.where(some, gain / torch.where(some, requests, 1.0), 0.0)
             ntag = each.cumsum(0) / some.cumsum(0).clamp(min=1)
-            style = {"color": f"C{index % 10}", "ls": "-" if index < 10 else "--", "marker": marker}
+            style = {"color": f"C{index % 10}", "ls": "-" if index < 10 else "--", "marker": dot}
             axes.plot(ntag.mean(-1).numpy(), **style, label=one.name)
         axes.set_title(label or summary["problem"], fontsize="small")
         axes.set_xlabel("slot")
@@ -83,8 +79,8 @@ def _trace(axes: Axes, one: Figures, x: Callable[[Figures], Any], y: Callable[[F
     points = [(_mean([x(i) for i in group]), _mean([y(i) for i in group])) for group in groups.values()]
     shown = [(a, b) for a, b in points if a is not None and b is not None]
     if shown:
-        marker = "osD^vP*X<>h"[index % 11]
-        axes.plot(*zip(*shown, strict=True), marker=marker, ls="-", lw=1, color=f"C{index % 10}", label=one["name"])
+        style: dict[str, Any] = {"marker": marker(index), "ls": "-", "lw": 1, "color": f"C{index % 10}"}
+        axes.plot(*zip(*shown, strict=True), **style, label=one["name"])
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -11,6 +11,7 @@ __all__ = [
     "MISSING",
     "BackboneConfig",
     "Config",
+    "DetectionConfig",
     "FileConfig",
     "InfidaConfig",
     "IspConfig",
@@ -40,12 +41,11 @@ class ProblemConfig:
 
 
 @dataclass
-class BackboneConfig(ProblemConfig):
-    """`problem=backbone`: the arguments of `idn_torch.networks.backbone`."""
+class DetectionConfig(ProblemConfig):
+    """What networks of detectors have in common: arguments of `idn_torch.networks.backbone` and `idn_torch.isp.isp`."""
 
-    topology: str = "sndlib/germany50"
     catalog: str = "yolov4"
-    repositories: list[str] | None = field(default_factory=lambda: ["Frankfurt", "Leipzig"])
+    budget_scale: float = 1.0
     tasks: int = 20
     copies: int = 1
     alpha: float = 75.0
@@ -55,18 +55,25 @@ class BackboneConfig(ProblemConfig):
     zipf_exponent: float = 1.0
     popularity: str = "sliding"
     shift_every: int = 60
-    edge_budget: float = 8_000.0
-    hub_budget: float = 32_000.0
-    cloud_budget: float = 64_000.0
-    budget_scale: float = 1.0
-    hub_degree: int = 4
-    hop_latency: float = 0.5
-    km_per_ms: float = 200.0
     size_overhead: float = 800.0
     utilisation: float = 0.5
     edge_gpu: str = "RTX 2070"
     hub_gpu: str = "V100"
     seed: int = 0
+
+
+@dataclass
+class BackboneConfig(DetectionConfig):
+    """`problem=backbone`: the other arguments of `idn_torch.networks.backbone`."""
+
+    topology: str = "sndlib/germany50"
+    repositories: list[str] | None = field(default_factory=lambda: ["Frankfurt", "Leipzig"])
+    edge_budget: float = 8_000.0
+    hub_budget: float = 32_000.0
+    cloud_budget: float = 64_000.0
+    hub_degree: int = 4
+    hop_latency: float = 0.5
+    km_per_ms: float = 200.0
 
 
 @dataclass
@@ -81,29 +88,14 @@ class FileConfig(ProblemConfig):
 
 
 @dataclass
-class IspConfig(ProblemConfig):
-    """`problem=isp`: the arguments of `idn_torch.isp.isp`."""
+class IspConfig(DetectionConfig):
+    """`problem=isp`: the other arguments of `idn_torch.isp.isp`."""
 
-    catalog: str = "yolov4"
+    requests_per_second: float = 10_000.0
     fan_out: list[int] = field(default_factory=lambda: [2, 2, 3, 3])
     link_latency: list[float] = field(default_factory=lambda: [2.0, 5.0, 12.0, 40.0])
     budgets: list[float] = field(default_factory=lambda: [4_000.0, 8_000.0, 16_000.0, 32_000.0, 64_000.0])
-    budget_scale: float = 1.0
     edge_tiers: int = 2
-    tasks: int = 20
-    copies: int = 1
-    alpha: float = 75.0
-    requests_per_second: float = 10_000.0
-    slots: int = 120
-    slot_seconds: float = 60.0
-    zipf_exponent: float = 1.0
-    popularity: str = "sliding"
-    shift_every: int = 60
-    size_overhead: float = 800.0
-    utilisation: float = 0.5
-    edge_gpu: str = "RTX 2070"
-    hub_gpu: str = "V100"
-    seed: int = 0
 
 
 @dataclass

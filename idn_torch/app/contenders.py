@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idn_torch.app.batch import Instances, instances
+from idn_torch.app.batch import Instances, step_sizes
 from idn_torch.app.choices import HINDSIGHT, POLICIES, UNDRAWN, build_policy, choice_name
 from idn_torch.app.config import Config, PolicyConfig
 from idn_torch.app.typed import changed
@@ -142,14 +142,17 @@ def _entrant(entry: Any, discipline: str) -> tuple[str, PolicyConfig]:
 
 def _step_size(batch: Instances) -> float | Tensor:
     c = batch.column("c")
-    if "c" in batch.listed:
-        return torch.tensor(c, dtype=torch.float64)
-    return 1.0 if c[0] is None else float(c[0])
+    return torch.tensor(c, dtype=torch.float64) if "c" in batch.listed else _single(c[0])
 
 
-def _own_step_size(options: PolicyConfig) -> float | Tensor:
+def _own_step_size(options: PolicyConfig) -> float:
     """That of a policy beside, a single number."""
-    batch = instances(Config(policy=options))
-    if "c" in batch.listed:
+    c = step_sizes(options)
+    if len(c) > 1:
         raise InputError("a list of step sizes is for the policy itself: policy.c=[...]")
-    return _step_size(batch)
+    return _single(c[0])
+
+
+def _single(c: Any) -> float:
+    """A policy without step size takes any."""
+    return 1.0 if c is None else float(c)

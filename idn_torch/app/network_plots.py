@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from idn_torch.app.config import BackboneConfig
+from idn_torch.app.figures import panel_grid
 from idn_torch.app.loop import Loop
 from idn_torch.hops import hops_to_repository
 from idn_torch.networks import positions
@@ -76,10 +77,7 @@ def tiers(loop: Loop) -> Figure:
     assert problem.accuracy is not None
     hops = hops_to_repository(problem).cpu()
     rank = _accuracy_rank(problem)
-    columns = min(len(contenders), 4)
-    rows = -(-len(contenders) // columns)
-    figure = Figure(figsize=(3.2 * columns + 1, 2.6 * rows + 0.6), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
+    figure, panels = panel_grid(len(contenders), 3.2, 2.6, margins=(1, 0.6))
     tables = []
     for one in contenders:
         x = loop.states[one.name].previous.reshape(-1, *problem.shape).double().mean(0).cpu()
@@ -93,8 +91,6 @@ def tiers(loop: Loop) -> Figure:
         axes.set_title(one.name, fontsize="small")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    for axes in panels.flat[len(contenders) :]:
-        axes.set_visible(False)
     for axes in panels[-1]:
         axes.set_xlabel("model of its task, by accuracy", fontsize="small")
     for axes in panels[:, 0]:

@@ -1,25 +1,19 @@
 """plots/*.png: all plots of a placement run."""
 
-import io
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from idn_torch.app.comparison_plots import running_gain, tradeoffs
-from idn_torch.app.files import write_bytes
+from idn_torch.app.figures import names_as_they_are, new_figure, panel_grid, save
 from idn_torch.app.loop import FIGURES, Loop
 from idn_torch.app.network_plots import prices_map, tiers
 from idn_torch.app.observe import TIERS
 
-__all__ = ["draw_plots", "names_as_they_are", "new_figure", "save"]
-
-# Those of nodes, tasks and policies are the user's: two $ in one are no formula.
-names_as_they_are = mpl.rc_context({"text.parse_math": False})
+__all__ = ["draw_plots"]
 
 _TIER_COLOURS = ("#1b7837", "#a6dba0", "#9970ab", "#bdbdbd")
 _LARGEST_MAP = 150  # nodes or tasks that a map still shows
@@ -41,13 +35,6 @@ def draw_plots(directory: Path, loop: Loop, summary: dict[str, Any]) -> None:
         plots["tiers"] = tiers(loop)
     for name, figure in plots.items():
         save(directory / "plots" / f"{name}.png", figure)
-
-
-def save(path: Path, figure: Figure) -> None:
-    """Write a plot."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    write_bytes(path, buffer.getvalue())
 
 
 def _column(history: Tensor, name: str) -> Tensor:
@@ -106,12 +93,7 @@ def _bounds(loop: Loop, summary: dict[str, Any]) -> dict[int, float]:
 def _served(loop: Loop) -> Figure:
     """Share of the requests that each tier served in every slot, one panel per contender."""
     contenders = loop.experiment.contenders
-    columns = min(len(contenders), 4)
-    rows = -(-len(contenders) // columns)
-    figure = Figure(figsize=(5.5 * columns, 4 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    for axes in grid.flat[len(contenders) :]:
-        axes.set_visible(False)
+    figure, grid = panel_grid(len(contenders), 5.5, 4, sharey=True)
     panels = grid.flat[: len(contenders)]
     for axes, one in zip(panels, contenders, strict=True):
         history = loop.history[one.name]
@@ -144,9 +126,3 @@ def _allocation(loop: Loop) -> Figure:
     axes.set_title(f"models deployed in slot {loop.slot - 1}; nodes by budget", fontsize="small")
     figure.colorbar(image, ax=axes, label="models")
     return figure
-
-
-def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure with one panel."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from idn_torch.app.choices import HINDSIGHT
-from idn_torch.app.plots import names_as_they_are, save
+from idn_torch.app.figures import marker, names_as_they_are, save
 from idn_torch.app.study_summary import rivals
 from idn_torch.app.study_table import case_names
 
@@ -59,7 +59,7 @@ def _cases(summary: dict[str, Any]) -> Figure:
         axes.plot(
             range(len(rows)),
             _ratios(summary, name),
-            "osD^vP*X<>h"[index % 11],
+            marker(index),
             color=f"C{index % 10}",
             ms=5,
             label=name,

@@ -10,6 +10,7 @@ from idn_torch import kernels
 from idn_torch.baselines.static import batch_shape, check_discipline, repositories
 from idn_torch.batching import flat_batch, flat_tables
 from idn_torch.errors import InputError
+from idn_torch.feasible import budget_slack
 from idn_torch.hops import hop_of_rank
 from idn_torch.infida import Slot
 from idn_torch.problem import Problem
@@ -81,7 +82,7 @@ class Olag:
         left, saving = self._savings(problem, served, hop, usable, cost, first)
         x = repositories(problem, (batch.numel(),)).flatten(1)
         room = where.budgets.repeat(batch.numel(), 1)
-        slack = 8 * torch.finfo(room.dtype).eps * problem.budgets
+        slack = budget_slack(problem.budgets)
         # Every model that a node loads takes another look at its tables.
         if rounds is None and kernels.compiled_for(served, saving.numel() * models):
             _compiled(problem, option, hop, saving, left, room, slack, x)

@@ -7,7 +7,8 @@ results do not depend on how many there are.
 """
 
 import importlib.util
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from torch import Tensor
 from idn_torch.problem import Problem
 
 __all__ = [
+    "Owners",
     "compiled_for",
     "owners",
     "path_taken",
@@ -108,13 +110,32 @@ def use_threads() -> int:
     return threads
 
 
-def owners(problem: Problem, instances: int) -> tuple[NDArray[Any], int, NDArray[Any]]:
-    """Which worker owns each type `(R,)`, their number, and the types' tasks: whole tasks each, of like size.
+class Owners(NamedTuple):
+    """Which worker owns what: whole tasks each, of like size.
 
-    A worker per thread is enough, one where the batch keeps the threads busy.
+    Attributes:
+        type: of each type, `(R,)`.
+        workers: their number.
+        model: of each model, `(M,)`, -1 where its task has no types.
     """
-    workers = 1 if instances >= use_threads() else min(use_threads(), len(problem.task_ids))
-    count = problem.type_task.bincount(minlength=len(problem.task_ids))
-    middle = count.cumsum(0) - count / 2
-    owner = (middle * workers / count.sum()).long().clamp(max=workers - 1)
-    return owner[problem.type_task].numpy(), workers, problem.type_task.numpy()
+
+    type: NDArray[Any]
+    workers: int
+    model: NDArray[Any]
+
+
+_owners: "WeakKeyDictionary[Problem, dict[int, Owners]]" = WeakKeyDictionary()
+
+
+def owners(problem: Problem, instances: int) -> Owners:
+    """A worker per thread is enough, one where the batch keeps the threads busy. Kept for the problem's other calls."""
+    threads = use_threads()
+    workers = 1 if instances >= threads else min(threads, len(problem.task_ids))
+    known = _owners.setdefault(problem, {})
+    if workers not in known:
+        count = problem.type_task.bincount(minlength=len(problem.task_ids))
+        middle = count.cumsum(0) - count / 2
+        owner = (middle * workers / count.sum()).long().clamp(max=workers - 1)
+        model = torch.where(count > 0, owner, -1)[problem.model_task]
+        known[workers] = Owners(owner[problem.type_task].numpy(), workers, model.numpy())
+    return known[workers]

@@ -19,7 +19,7 @@ from idn_torch.batching import flat_batch, flat_tables
 from idn_torch.checks import check_counts, check_tensors
 from idn_torch.errors import InputError
 from idn_torch.problem import Problem
-from idn_torch.shared.workers import compiled_for, owners
+from idn_torch.shared.workers import compiled_for
 from idn_torch.sums import steady_sum
 
 __all__ = ["Duals", "SharedGain", "shared_gain", "shared_gain_kernel"]
@@ -309,7 +309,7 @@ def _compiled(
     closed, slope = torch.zeros_like(nu), torch.zeros_like(mu)
     scratch = mu.new_empty(*mu.shape, compiled.SCRATCH)
     compiled.primal_dual(
-        *owners(problem, batch.numel()),
+        *kernels.owners(problem, batch.numel()),
         *map(kernels.rows, (*flat_tables(problem, batch), r, y)),
         capacity.numpy(),
         w.numpy(),

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from idn_torch import kernels
 from idn_torch.batching import flat_batch
 from idn_torch.problem import Problem
 from idn_torch.shared.marginals import gains_at, room_arrays, saved_by_type, serve_and_marginals, walk_arrays, walks
-from idn_torch.shared.workers import owners
 
 __all__ = ["Grouped", "add_in_groups", "saved_in_groups"]
 
@@ -86,7 +86,7 @@ def add_in_groups(
     rows = (flat.proposals[0] > 0.5).flatten(1).contiguous()
     wanted = torch.zeros_like(rows, dtype=torch.int32)
     mass, add = (r.new_zeros(rows.shape) for _ in range(2))
-    owner, workers, _ = owners(problem, 1)
+    owner, workers, _ = kernels.owners(problem, 1)
     compiled_walk.add_in_groups(
         owner,
         workers,

@@ -13,7 +13,7 @@ from idn_torch.problem import Problem
 from idn_torch.serving import DISCIPLINES, serve_kernel
 from idn_torch.shapes import broadcast_shapes
 from idn_torch.shared.local_search import Levels, build, evaluate, fill, find_levels, most_models, pick
-from idn_torch.shared.marginals import choices, saved_by_type
+from idn_torch.shared.marginals import saved_by_type
 from idn_torch.shared.moves import Realised, adopt, ruin_and_recreate
 
 __all__ = ["Incumbent", "IncumbentState", "even_requests"]
@@ -128,7 +128,7 @@ def even_requests(problem: Problem) -> Tensor:
 
     Few requests would leave capacities out of account, very many would leave all but the costs out.
     """
-    able = choices(problem)
+    able = problem.feasible.choices
     amount = float(problem.capacity[able].double().mean()) if bool(able.any()) else 0.0
     return problem.sizes.new_full((len(problem.type_ids),), round(min(amount, _MOST_REQUESTS)))
 

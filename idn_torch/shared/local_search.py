@@ -11,7 +11,7 @@ from idn_torch import kernels
 from idn_torch.infida import free_room
 from idn_torch.problem import Problem
 from idn_torch.shared.groups import Grouped, add_in_groups
-from idn_torch.shared.marginals import Marginals, choices, room_arrays, serve_and_marginals
+from idn_torch.shared.marginals import Marginals, room_arrays, serve_and_marginals
 from idn_torch.shared.workers import compiled_for
 
 __all__ = [
@@ -132,7 +132,7 @@ def fill(problem: Problem, x: Tensor, add: Tensor, into: Tensor | None = None, s
     """
     if compiled_for(x, x.numel()):
         return _fill_compiled(problem, x, add, into, several)
-    able = choices(problem) if into is None else choices(problem) & into[..., None]
+    able = problem.feasible.choices if into is None else problem.feasible.choices & into[..., None]
     models = problem.task_models.clamp(min=0)
     room = free_room(problem, x)[..., None]
     gain = torch.where(able & (problem.sizes <= room), add, 0.0)

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from idn_torch import kernels
 from idn_torch.batching import flat_batch, flat_tables
+from idn_torch.feasible import budget_slack
 from idn_torch.infida import free_room
 from idn_torch.problem import Problem
 from idn_torch.serving_rounds import serve_in_rounds
 from idn_torch.shapes import broadcast_shapes
-from idn_torch.shared.workers import compiled_for, owners
+from idn_torch.shared.workers import compiled_for
 
 __all__ = [
     "Marginals",
-    "choices",
     "gains_at",
     "realised_gain",
     "room_arrays",
@@ -99,14 +99,8 @@ def serve_and_marginals(
     around = shared_marginals(problem, r, x, served, load)
     if into is not None:
         fits = problem.sizes <= free_room(problem, x)[..., None]
-        around = around._replace(add=torch.where(choices(problem) & fits & into[..., None], around.add, 0.0))
+        around = around._replace(add=torch.where(problem.feasible.choices & fits & into[..., None], around.add, 0.0))
     return gain.to(r.dtype).view(batch), around
-
-
-def choices(problem: Problem) -> Tensor:
-    """Entries that a feasible allocation may or may not load, `(V, M)` bool."""
-    where = problem.feasible
-    return where.free & ~where.holds_all[:, None]
 
 
 def _serve(
@@ -143,7 +137,7 @@ def _compiled(
     saved = r.new_zeros(size, r.shape[-1])
     gain = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
     compiled_search.evaluate(
-        *owners(problem, size),
+        *kernels.owners(problem, size),
         problem.type_task.numpy(),
         discipline == "fair",
         *map(kernels.rows, (order, *flat_tables(problem, batch), r, x.flatten(1) > 0.5, everywhere)),
@@ -181,7 +175,7 @@ def gains_at(problem: Problem, r: Tensor, order: Tensor | None, used: Tensor, x:
     size = x.shape[1]
     saved = r.new_zeros(size, r.shape[-1])
     gain = r.new_zeros(size, len(problem.task_ids), dtype=torch.float64)
-    owner, workers, _ = owners(problem, 1)
+    owner, workers, _ = kernels.owners(problem, 1)
     compiled_walk.gains(
         owner,
         workers,
@@ -214,9 +208,9 @@ def walks(
 
 
 def room_arrays(problem: Problem) -> tuple[NDArray[Any], ...]:
-    """What the kernels need to tell what fits: sizes, budgets, the room of each node that is none, and `choices`."""
-    slack = 8 * torch.finfo(problem.dtype).eps * problem.budgets.double()
-    return tuple(t.numpy() for t in (problem.sizes, problem.budgets, slack, choices(problem)))
+    """What the kernels need to tell what fits: sizes, budgets, the room of each node that is none, and the choices."""
+    slack = budget_slack(problem.budgets).double()
+    return tuple(t.numpy() for t in (problem.sizes, problem.budgets, slack, problem.feasible.choices))
 
 
 def shared_marginals(problem: Problem, r: Tensor, x: Tensor, served: Tensor, load: Tensor) -> Marginals:

@@ -8,7 +8,7 @@ from torch import Tensor
 from idn_torch.problem import Problem
 from idn_torch.shared.groups import Grouped, add_in_groups, saved_in_groups
 from idn_torch.shared.local_search import Levels, Standing, fill, select
-from idn_torch.shared.marginals import choices, saved_by_type
+from idn_torch.shared.marginals import saved_by_type
 
 __all__ = ["Realised", "adopt", "ruin_and_recreate"]
 
@@ -72,7 +72,7 @@ def ruin_and_recreate(
         how: as in `adopt`.
     """
     x = standing.x
-    able = choices(problem) & (x > 0.5)
+    able = problem.feasible.choices & (x > 0.5)
     price = torch.where(able, standing.marginals.loss / problem.sizes, torch.inf)
     count = able.sum(-1)
     rank = ((count + 1) ** uniform).long().clamp_(min=1) - 1
